@@ -1,0 +1,50 @@
+"""What flows between the rooms: small frozen values, printable and JSON-able. They know nothing of files or arrays' origins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One passage of text: its outside id, the title of its document, its text, and whatever else came with it."""
+
+    id: str
+    title: str
+    text: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON-able dict."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage found for a question. `rank` counts from 1; a higher `score` is better."""
+
+    id: str
+    title: str
+    text: str
+    score: float
+    rank: int
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON-able dict."""
+        return asdict(self)
+
+
+class Hits(NamedTuple):
+    """Ranked rows for each question: score descending, then row ascending.
+
+    rows: int64[questions, k], scores: float32[questions, k].
+    """
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
