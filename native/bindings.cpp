@@ -1,0 +1,209 @@
+// The only file that knows Python: checks dtype, shape, contiguity and bounds, releases the GIL, calls. No algorithm.
+#include "hamming.h"
+#include "rerank.h"
+#include "scan.h"
+
+#include <cmath>
+#include <limits>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <optional>
+#include <string>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr std::size_t kMaxBytes = 512;
+constexpr unsigned kMaxThreads = 1024;
+
+using CodesArray = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using FloatsArray = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using RowsArray = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using BitsArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Flag = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+using Matrix = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
+
+void require(bool holds, const char* what) {
+    if (!holds) throw nb::value_error(what);
+}
+
+bpr::Codes view(const CodesArray& codes) {
+    require(codes.shape(1) >= 1 && codes.shape(1) <= kMaxBytes, "a code must be 1 to 512 bytes wide");
+    require(codes.shape(0) < (std::size_t{1} << 48), "too many rows");
+    return {codes.data(), codes.shape(0), codes.shape(1)};
+}
+
+// Owned memory that becomes a numpy array. new T[] with sizes that numpy itself could not hold throws bad_alloc.
+template <class T>
+struct Owned {
+    Owned(std::size_t rows, std::size_t columns) : data(new T[std::max<std::size_t>(1, checked(rows, columns))]), shape{rows, columns} {}
+    static std::size_t checked(std::size_t rows, std::size_t columns) {
+        std::size_t total;
+        if (__builtin_mul_overflow(rows, columns, &total) || total > std::numeric_limits<std::size_t>::max() / 16) throw std::bad_alloc();
+        return total;
+    }
+    Matrix<T> array() {
+        T* held = data.release();
+        nb::capsule owner(held, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+        return Matrix<T>(held, {shape[0], shape[1]}, owner);
+    }
+    std::unique_ptr<T[]> data;
+    std::size_t shape[2];
+};
+
+bpr::Mask live_rows(const std::optional<BitsArray>& mask, std::size_t rows) {
+    if (!mask) return {nullptr, rows};
+    require(mask->shape(0) == (rows + 7) / 8, "the mask must have one bit a row");
+    std::size_t live = 0;
+    for (std::size_t i = 0; i < mask->shape(0); ++i) live += static_cast<std::size_t>(__builtin_popcount(mask->data()[i]));
+    require(rows % 8 == 0 || mask->data()[rows / 8] >> (rows % 8) == 0, "the mask has bits beyond the last row");
+    return {mask->data(), live};
+}
+
+void require_rows(const RowsArray& rows, std::size_t questions, std::size_t limit) {
+    require(rows.shape(0) == questions, "one list of rows a question is needed");
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        require(rows.data()[i] >= 0 && static_cast<std::uint64_t>(rows.data()[i]) < limit, "a row number is outside the index");
+}
+
+bpr::Planes planes_of(const CodesArray& codes, const std::optional<CodesArray>& magnitudes, std::pair<float, float> levels) {
+    bpr::Planes planes{view(codes), nullptr, {levels.first, levels.second}};
+    if (!magnitudes) return planes;
+    require(magnitudes->shape(0) == codes.shape(0) && magnitudes->shape(1) == codes.shape(1), "magnitudes must have the shape of the codes");
+    require(std::isfinite(levels.first) && std::isfinite(levels.second), "levels must be finite");
+    planes.magnitudes = magnitudes->data();
+    return planes;
+}
+
+// Finite, and with room for every partial sum: then scores are finite too and their order is total.
+bpr::FloatQuestions questions_of(const FloatsArray& questions, const bpr::Planes& planes) {
+    require(questions.shape(1) == planes.signs.bytes * 8, "questions and codes differ in width");
+    const double level = planes.magnitudes == nullptr ? 1.0 : std::max(std::abs(planes.levels[0]), std::abs(planes.levels[1]));
+    for (std::size_t j = 0; j < questions.shape(0); ++j) {
+        double sum = 0;
+        for (std::size_t i = 0; i < questions.shape(1); ++i) sum += std::abs(static_cast<double>(questions.data()[j * questions.shape(1) + i]));
+        require(sum * std::max(1.0, level) < std::numeric_limits<float>::max() / 4, "question values must be finite and not astronomically large");
+    }
+    return {questions.data(), questions.shape(0)};
+}
+
+// Ctrl-C: Python's handler runs here, between two tiles, and its exception ends the call.
+bool interrupted() {
+    nb::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+}
+
+class Call {
+public:
+    Call(double seconds, const std::optional<Flag>& cancel, unsigned threads)
+        : stop(seconds, cancel && cancel->size() > 0 ? cancel->data() : nullptr, interrupted), threads(threads) {
+        require(threads >= 1 && threads <= kMaxThreads, "threads must be 1 to 1024");
+    }
+    // Runs the work without the GIL and turns an early end into an exception.
+    template <class Work>
+    void run(Work work) {
+        {
+            nb::gil_scoped_release release;
+            work();
+        }
+        switch (stop.reason()) {
+            case bpr::Stop::Reason::none: return;
+            case bpr::Stop::Reason::deadline: PyErr_SetString(PyExc_TimeoutError, "the deadline has passed"); break;
+            case bpr::Stop::Reason::cancelled: PyErr_SetString(PyExc_InterruptedError, "cancelled"); break;
+            case bpr::Stop::Reason::interrupted: break;    // the handler's own exception is set
+        }
+        throw nb::python_error();
+    }
+    bpr::Stop stop;
+    unsigned threads;
+};
+
+auto scan(const CodesArray& codes, const CodesArray& questions, std::size_t l, unsigned threads, std::optional<BitsArray> mask,
+          double seconds, std::optional<Flag> cancel) {
+    const bpr::Codes all = view(codes), asked = view(questions);
+    require(asked.bytes == all.bytes, "questions and codes differ in width");
+    const bpr::Mask live = live_rows(mask, all.rows);
+    l = std::min(l, live.live);
+    Owned<std::int64_t> rows(asked.rows, l);
+    Owned<std::int32_t> distances(asked.rows, l);
+    Call call(seconds, cancel, threads);
+    call.run([&] { bpr::scan(all, asked, l, live, call.threads, call.stop, rows.data.get(), distances.data.get()); });
+    return nb::make_tuple(rows.array(), distances.array());
+}
+
+auto distances(const CodesArray& codes, const CodesArray& questions, const RowsArray& rows, unsigned threads, double seconds,
+               std::optional<Flag> cancel) {
+    const bpr::Codes all = view(codes), asked = view(questions);
+    require(asked.bytes == all.bytes, "questions and codes differ in width");
+    require_rows(rows, asked.rows, all.rows);
+    Owned<std::int32_t> out(asked.rows, rows.shape(1));
+    Call call(seconds, cancel, threads);
+    call.run([&] { bpr::distances(all, asked, rows.data(), rows.shape(1), call.threads, call.stop, out.data.get()); });
+    return out.array();
+}
+
+auto rerank(const CodesArray& codes, std::optional<CodesArray> magnitudes, std::pair<float, float> levels, const FloatsArray& questions,
+            const RowsArray& rows, std::size_t k, unsigned threads, double seconds, std::optional<Flag> cancel) {
+    const bpr::Planes planes = planes_of(codes, magnitudes, levels);
+    const bpr::FloatQuestions asked = questions_of(questions, planes);
+    require_rows(rows, asked.count, planes.signs.rows);
+    k = std::min(k, rows.shape(1));
+    Owned<std::int64_t> best(asked.count, k);
+    Owned<float> scores(asked.count, k);
+    Call call(seconds, cancel, threads);
+    call.run([&] { bpr::rerank(planes, asked, rows.data(), rows.shape(1), k, call.threads, call.stop, best.data.get(), scores.data.get()); });
+    return nb::make_tuple(best.array(), scores.array());
+}
+
+auto scan_scores(const CodesArray& codes, std::optional<CodesArray> magnitudes, std::pair<float, float> levels,
+                 const FloatsArray& questions, std::size_t k, unsigned threads, std::optional<BitsArray> mask, double seconds,
+                 std::optional<Flag> cancel) {
+    const bpr::Planes planes = planes_of(codes, magnitudes, levels);
+    const bpr::FloatQuestions asked = questions_of(questions, planes);
+    const bpr::Mask live = live_rows(mask, planes.signs.rows);
+    k = std::min(k, live.live);
+    Owned<std::int64_t> best(asked.count, k);
+    Owned<float> scores(asked.count, k);
+    Call call(seconds, cancel, threads);
+    call.run([&] { bpr::scan_scores(planes, asked, k, live, call.threads, call.stop, best.data.get(), scores.data.get()); });
+    return nb::make_tuple(best.array(), scores.array());
+}
+
+std::uint64_t read_all(const CodesArray& codes, unsigned threads) {
+    Call call(-1, std::nullopt, threads);
+    std::uint64_t total = 0;
+    call.run([&] { total = bpr::read_all(view(codes), call.threads, call.stop); });
+    return total;
+}
+
+std::vector<std::string> levels() {
+    std::vector<std::string> names;
+    for (const bpr::Kernels* k : bpr::supported_levels()) names.emplace_back(k->name);
+    return names;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "Kernels of bpr; call them through bpr.kernels, which checks and explains.";
+    m.def("scan", &scan, "codes"_a.noconvert(), "questions"_a.noconvert(), "l"_a, "threads"_a, "mask"_a.noconvert().none(),
+          "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("distances", &distances, "codes"_a.noconvert(), "questions"_a.noconvert(), "rows"_a.noconvert(), "threads"_a, "seconds"_a,
+          "cancel"_a.noconvert().none());
+    m.def("rerank", &rerank, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a, "questions"_a.noconvert(),
+          "rows"_a.noconvert(), "k"_a, "threads"_a, "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("scan_scores", &scan_scores, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a,
+          "questions"_a.noconvert(), "k"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("read_all", &read_all, "codes"_a.noconvert(), "threads"_a);
+    m.def("levels", &levels);
+    m.def("level", [] { return std::string(bpr::level().name); });
+    m.def("use_level", [](std::optional<std::string> name) { bpr::use_level(name ? name->c_str() : nullptr); }, "name"_a.none());
+}

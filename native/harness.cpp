@@ -1,0 +1,183 @@
+// The kernel without Python, for machines where only this can run (an emulated ARM, a borrowed AVX-512 one, valgrind):
+//   harness                      every level = a naive count and a float64 sum, over widths, rows, l, threads and masks
+//   harness bench ROWS BYTES     time per question and level, beside a plain read of the same bytes
+#include "hamming.h"
+#include "rerank.h"
+#include "scan.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace bpr;
+std::mt19937_64 random_bits(20210604);
+
+std::vector<std::uint8_t> random_bytes(std::size_t count) {
+    std::vector<std::uint8_t> bytes(count);
+    for (auto& b : bytes) b = static_cast<std::uint8_t>(random_bits());
+    return bytes;
+}
+
+Stop never() { return Stop(-1, nullptr, {}); }
+
+struct Case {
+    std::size_t bytes, rows, questions, l;
+    bool masked;
+    unsigned threads;
+};
+
+[[noreturn]] void fail(const Case& c, const char* what) {
+    std::printf("FAILED at level %s: %s (bytes %zu, rows %zu, questions %zu, l %zu, masked %d, threads %u)\n", level().name, what,
+                c.bytes, c.rows, c.questions, c.l, c.masked, c.threads);
+    std::exit(1);
+}
+
+// The l nearest by the definition: count, sort, cut.
+std::vector<std::pair<int, std::int64_t>> naive(const Case& c, const std::uint8_t* codes, const std::uint8_t* question, const std::uint8_t* mask) {
+    std::vector<std::pair<int, std::int64_t>> all;
+    for (std::size_t r = 0; r < c.rows; ++r) {
+        int distance = 0;
+        for (std::size_t i = 0; i < c.bytes; ++i) distance += std::popcount(static_cast<unsigned>(codes[r * c.bytes + i] ^ question[i]));
+        if (mask == nullptr || (mask[r / 8] >> (r % 8) & 1)) all.emplace_back(distance, r);
+    }
+    std::sort(all.begin(), all.end());
+    all.resize(std::min(all.size(), c.l));
+    return all;
+}
+
+void check_scan(const Case& c, const std::vector<std::uint8_t>& codes, const std::vector<std::uint8_t>& questions, const Mask& mask) {
+    const std::size_t l = std::min(c.l, mask.live);
+    std::vector<std::int64_t> rows(c.questions * l + 1);
+    std::vector<std::int32_t> found(c.questions * l + 1), again(c.questions * l + 1);
+    Stop stop = never();
+    const Codes all{codes.data(), c.rows, c.bytes}, asked{questions.data(), c.questions, c.bytes};
+    scan(all, asked, l, mask, c.threads, stop, rows.data(), found.data());
+    distances(all, asked, rows.data(), l, c.threads, stop, again.data());
+    for (std::size_t j = 0; j < c.questions; ++j) {
+        const auto expected = naive(c, codes.data(), questions.data() + j * c.bytes, mask.bits);
+        for (std::size_t i = 0; i < l; ++i) {
+            if (rows[j * l + i] != expected[i].second) fail(c, "wrong row");
+            if (found[j * l + i] != expected[i].first || again[j * l + i] != expected[i].first) fail(c, "wrong distance");
+        }
+    }
+}
+
+float exact_score(const Case& c, const Planes& p, const float* question, std::int64_t row, double& size) {
+    double sum = 0;
+    size = 0;
+    for (std::size_t i = 0; i < c.bytes * 8; ++i) {
+        const std::size_t at = static_cast<std::size_t>(row) * c.bytes + i / 8;
+        const int shift = 7 - static_cast<int>(i % 8);
+        const double value = p.magnitudes == nullptr ? 1.0 : p.levels[p.magnitudes[at] >> shift & 1];
+        sum += question[i] * (p.signs.data[at] >> shift & 1 ? value : -value);
+        size += std::abs(question[i] * value);
+    }
+    return static_cast<float>(sum);
+}
+
+// Returns a checksum of the scores' bits: equal on every machine, so that an emulated run can be compared with a native one.
+std::uint64_t check_scores(const Case& c, const std::vector<std::uint8_t>& codes, const std::vector<std::uint8_t>& magnitudes, bool two) {
+    std::vector<float> questions(c.questions * c.bytes * 8);
+    for (auto& q : questions) q = static_cast<float>(static_cast<double>(random_bits() >> 11) / 4503599627370496.0 - 1.0);
+    const Planes planes{{codes.data(), c.rows, c.bytes}, two ? magnitudes.data() : nullptr, {0.4528f, 1.5104f}};
+    const std::size_t k = std::min(c.l, c.rows);
+    std::vector<std::int64_t> every(c.questions * c.rows), best(c.questions * k + 1), all(c.questions * k + 1);
+    for (std::size_t i = 0; i < every.size(); ++i) every[i] = static_cast<std::int64_t>(i % c.rows);
+    std::vector<float> scores(c.questions * k + 1), all_scores(c.questions * k + 1);
+    Stop stop = never();
+    const FloatQuestions asked{questions.data(), c.questions};
+    rerank(planes, asked, every.data(), c.rows, k, c.threads, stop, best.data(), scores.data());
+    scan_scores(planes, asked, k, {nullptr, c.rows}, c.threads, stop, all.data(), all_scores.data());
+    if (best != all || std::memcmp(scores.data(), all_scores.data(), c.questions * k * sizeof(float)) != 0) fail(c, "rerank and scan_scores differ");
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < c.questions * k; ++i) {
+        double size;
+        const float exact = exact_score(c, planes, questions.data() + i / k * c.bytes * 8, best[i], size);
+        if (std::abs(exact - scores[i]) > 1e-5 * size) fail(c, "score too far from float64");
+        if (i % k != 0 && (scores[i] > scores[i - 1] || (scores[i] == scores[i - 1] && best[i] < best[i - 1]))) fail(c, "scores out of order");
+        sum = sum * 6364136223846793005ull + std::bit_cast<std::uint32_t>(scores[i]) + static_cast<std::uint64_t>(best[i]);
+    }
+    return sum;
+}
+
+std::uint64_t check(const Case& c) {
+    auto codes = random_bytes(c.rows * c.bytes);
+    for (std::size_t i = c.rows / 2 * c.bytes; i + c.bytes <= codes.size() && i >= c.bytes; i += c.bytes)
+        std::memcpy(codes.data() + i, codes.data() + i - c.rows / 2 * c.bytes, c.bytes);    // ties
+    auto questions = random_bytes(c.questions * c.bytes), mask = random_bytes((c.rows + 7) / 8);
+    if (c.rows % 8 != 0) mask.back() &= static_cast<std::uint8_t>((1u << c.rows % 8) - 1);
+    std::size_t live = 0;
+    for (const auto b : mask) live += static_cast<std::size_t>(std::popcount(b));
+    check_scan(c, codes, questions, c.masked ? Mask{mask.data(), live} : Mask{nullptr, c.rows});
+    if (c.rows > 700 || c.bytes > 128) return 0;
+    const auto magnitudes = random_bytes(c.rows * c.bytes);
+    return check_scores(c, codes, magnitudes, false) ^ check_scores(c, codes, magnitudes, true) << 1;
+}
+
+void check_everything() {
+    std::uint64_t reference = 0;
+    for (const Kernels* k : supported_levels()) {
+        use_level(k->name);
+        random_bits.seed(20210604);
+        std::uint64_t sum = 0;
+        std::size_t cases = 0;
+        for (const std::size_t bytes : {1, 2, 3, 5, 7, 8, 9, 12, 16, 24, 31, 32, 33, 48, 63, 64, 65, 96, 97, 128, 256, 511, 512})
+            for (const std::size_t rows : {1, 7, 64, 129, 513, 1100})
+                for (const std::size_t questions : {1, 9})
+                    for (const std::size_t l : {std::size_t{1}, std::size_t{10}, rows + 3}) {
+                        const Case c{bytes, rows, questions, l, random_bits() % 3 == 0, 1 + static_cast<unsigned>(random_bits() % 4)};
+                        sum = sum * 31 + check(c);
+                        ++cases;
+                    }
+        if (k == supported_levels().front()) reference = sum;
+        if (sum != reference) fail({}, "scores are not bit-equal to the portable level's");
+        std::printf("%-8s %zu cases equal the definition; checksum of all scores %016llx\n", k->name, cases, static_cast<unsigned long long>(sum));
+    }
+}
+
+template <class F>
+double best_ms(F run) {
+    double best = 1e30;
+    for (int i = 0; i < 5; ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        run();
+        best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return best;
+}
+
+void bench(std::size_t rows, std::size_t bytes, unsigned threads) {
+    const auto codes = random_bytes(rows * bytes), questions = random_bytes(256 * bytes);
+    const Codes all{codes.data(), rows, bytes};
+    std::vector<std::int64_t> found(256 * 1000);
+    std::vector<std::int32_t> far(256 * 1000);
+    Stop stop = never();
+    std::printf("%u threads; read once: %.2f ms\n", threads, best_ms([&] { read_all(all, threads, stop); }));
+    for (const Kernels* k : supported_levels()) {
+        use_level(k->name);
+        for (const std::size_t count : {1, 2, 4, 6, 8, 16, 64, 256}) {
+            const double ms = best_ms([&] { scan(all, {questions.data(), count, bytes}, std::min<std::size_t>(1000, rows), {nullptr, rows}, threads, stop, found.data(), far.data()); });
+            std::printf("%-8s %3zu questions: %8.3f ms each, %.3f ns a code\n", k->name, count, ms / static_cast<double>(count),
+                        ms * 1e6 * threads / static_cast<double>(count) / static_cast<double>(rows));
+        }
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc >= 4 && std::string(argv[1]) == "bench") {
+        bench(std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[3], nullptr, 10), argc > 4 ? static_cast<unsigned>(std::atoi(argv[4])) : 1);
+        return 0;
+    }
+    check_everything();
+}
