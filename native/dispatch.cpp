@@ -12,7 +12,7 @@ namespace bpr {
 
 Shape::Shape(std::size_t code_bytes)
     : bytes(code_bytes), bits(code_bytes * 8), triples(bits / 2), inputs((triples + kBlock - 1) / kBlock * kBlock),
-      counters(5 + static_cast<std::size_t>(std::bit_width(inputs / kBlock))) {}
+      counters(6 + static_cast<std::size_t>(std::bit_width(inputs / kBlock))) {}
 
 std::size_t Kernels::tile_scratch_bytes(const Shape& shape) const {
     const std::size_t queue = shape.bits + 1 + shape.triples, table = chunk_inputs * kVariants;

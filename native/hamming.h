@@ -40,11 +40,11 @@ struct Shape {
     std::size_t bytes;       // of one code
     std::size_t bits;        // bytes * 8
     std::size_t triples;     // full adders of the lowest weight = carries to count
-    std::size_t inputs;      // triples, padded to whole blocks of 16
+    std::size_t inputs;      // triples, padded to whole blocks
     std::size_t counters;    // vectors that hold one bit-sliced distance
 };
 
-constexpr std::size_t kBlock = 16;            // carries that one pass of the adder tree takes
+constexpr std::size_t kBlock = 32;            // carries that one pass of the adder tree takes
 constexpr std::size_t kVariants = 8;          // a carry for each of the 2^3 patterns of the question's bits
 
 // One question, prepared for a level: where in the tables its carries stand, and the parity of all its bits.

@@ -25,6 +25,28 @@ inline void full_add(V& carry, V& sum, V a, V b) {
     sum = ternary<0x96>(a, b, sum);
 }
 
+inline __m512i bits(V v) { return reinterpret_cast<__m512i>(v); }
+
+// Word i of vector j changes places with word j of vector i: pairs of words, then pairs of 128 bits, then halves.
+inline void transpose_words(V* v) {
+    __m512i pairs[8], quads[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm512_unpacklo_epi64(bits(v[i]), bits(v[i + 1]));
+        pairs[i + 1] = _mm512_unpackhi_epi64(bits(v[i]), bits(v[i + 1]));
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            quads[i + j] = _mm512_shuffle_i64x2(pairs[i + j], pairs[i + j + 2], 0x88);
+            quads[i + j + 2] = _mm512_shuffle_i64x2(pairs[i + j], pairs[i + j + 2], 0xDD);
+        }
+    for (int j = 0; j < 2; ++j) {
+        v[j] = reinterpret_cast<V>(_mm512_shuffle_i64x2(quads[j], quads[j + 4], 0x88));
+        v[j + 4] = reinterpret_cast<V>(_mm512_shuffle_i64x2(quads[j], quads[j + 4], 0xDD));
+        v[j + 2] = reinterpret_cast<V>(_mm512_shuffle_i64x2(quads[j + 2], quads[j + 6], 0x88));
+        v[j + 6] = reinterpret_cast<V>(_mm512_shuffle_i64x2(quads[j + 2], quads[j + 6], 0xDD));
+    }
+}
+
 #include "hamming_impl.h"
 
 inline __mmask8 first_words(std::size_t words) { return static_cast<__mmask8>((1u << words) - 1); }

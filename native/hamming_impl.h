@@ -18,8 +18,9 @@
 // Words of 64 bits in a vector.
 constexpr std::size_t kWords = sizeof(V) / 8;
 constexpr std::size_t kTileRows = sizeof(V) * 8;
-// 24 KiB of tables: they stay in a first-level cache of 32 KiB beside the question's counters.
-constexpr std::size_t kChunkInputs = (24576 / (kBlock * kVariants * sizeof(V)) > 0 ? 24576 / (kBlock * kVariants * sizeof(V)) : 1) * kBlock;
+// At most 24 KiB of tables: they stay in a first-level cache of 32 KiB beside the question's counters.
+constexpr std::size_t kChunkInputs = 24576 / (kBlock * kVariants * sizeof(V)) * kBlock;
+static_assert(kChunkInputs > 0 && kChunkInputs * kVariants * sizeof(V) <= 65536, "offsets are 16 bits");
 
 inline V load(const void* from) {
     V v;
@@ -39,38 +40,53 @@ inline V load_partial(const std::uint8_t* from, std::size_t bytes) {
     return v;
 }
 
+// Exchange the bits of `low` above `Step` with those of `high` below it, in every 2 * Step bits.
+template <unsigned Step>
+inline void exchange(V& low, V& high) {
+    constexpr std::uint64_t kMask = ~std::uint64_t{0} / ((std::uint64_t{1} << Step) + 1);    // Step ones, Step zeros, …
+    const V swap = ((low >> Step) ^ high) & kMask;
+    low ^= swap << Step;
+    high ^= swap;
+}
+
+// Three steps of the transposition on eight vectors, `Stride` rows apart, so that they stay in registers.
+template <unsigned Stride>
+inline void exchange_eight(V* rows) {
+    V v[8];
+    for (unsigned i = 0; i < 8; ++i) v[i] = rows[i * Stride];
+    for (unsigned i = 0; i < 4; ++i) exchange<4 * Stride>(v[i], v[i + 4]);
+    for (unsigned i = 0; i < 8; i += 4) exchange<2 * Stride>(v[i], v[i + 2]), exchange<2 * Stride>(v[i + 1], v[i + 3]);
+    for (unsigned i = 0; i < 8; i += 2) exchange<Stride>(v[i], v[i + 1]);
+    for (unsigned i = 0; i < 8; ++i) rows[i * Stride] = v[i];
+}
+
 // 64 x 64 bits in each of the vector's words: bit j of row i changes places with bit i of row j. Hacker's Delight 7-3:
 // swap the off-diagonal quarters, then the same within each quarter.
-inline void transpose_64(V* rows) {
-    std::uint64_t mask = 0x00000000FFFFFFFFull;
-    for (unsigned step = 32; step != 0; step >>= 1, mask ^= mask << step) {
-        for (unsigned i = 0; i < 64; i = ((i | step) + 1) & ~step) {
-            const V swap = ((rows[i] >> step) ^ rows[i | step]) & mask;
-            rows[i] ^= swap << step;
-            rows[i | step] ^= swap;
-        }
-    }
+inline void transpose_bits(V* rows) {
+    for (unsigned i = 0; i < 8; ++i) exchange_eight<8>(rows + i);
+    for (unsigned i = 0; i < 64; i += 8) exchange_eight<1>(rows + i);
 }
 
 // planes[i] = bit i (of the code read as little-endian words) of every row of the tile.
 inline void slice(const Shape& shape, const SlicedTile& tile, V* planes) {
-    V block[64];
+    V block[kWords][64];
     for (std::size_t column = 0; column < shape.bytes; column += sizeof(V)) {
         const std::size_t width = std::min(sizeof(V), shape.bytes - column);
-        const std::size_t planes_here = width * 8;
         for (std::size_t group = 0; group < kWords; ++group) {
             const std::size_t first = group * 64;
             const std::size_t count = tile.rows > first ? std::min<std::size_t>(64, tile.rows - first) : 0;
             const std::uint8_t* from = tile.codes + first * shape.bytes + column;
             for (std::size_t i = 0; i < count; ++i, from += shape.bytes)
-                block[i] = width == sizeof(V) ? load(from) : load_partial(from, width);
-            for (std::size_t i = count; i < 64; ++i) block[i] = zero();
-            transpose_64(block);
-            auto* out = reinterpret_cast<std::uint64_t*>(planes + column * 8) + group;
-            for (std::size_t word = 0; word * 64 < planes_here; ++word) {
-                const std::size_t bits = std::min<std::size_t>(64, planes_here - word * 64);
-                for (std::size_t i = 0; i < bits; ++i) out[(word * 64 + i) * kWords] = block[i][word];
-            }
+                block[group][i] = width == sizeof(V) ? load(from) : load_partial(from, width);
+            for (std::size_t i = count; i < 64; ++i) block[group][i] = zero();
+            transpose_bits(block[group]);
+        }
+        for (std::size_t i = 0; i < 64; ++i) {
+            V words[kWords];
+            for (std::size_t group = 0; group < kWords; ++group) words[group] = block[group][i];
+            transpose_words(words);
+            for (std::size_t word = 0; word < kWords; ++word)
+                if (word * 64 + i < width * 8) planes[column * 8 + word * 64 + i] = words[word];
         }
     }
 }
@@ -90,9 +106,8 @@ inline void tabulate(const Shape& shape, V* queue, std::size_t first, std::size_
     }
 }
 
-// Add a block of carries to one question's counters: 15 full adders, then the carry of weight 16 ripples up.
-inline void count_block(const std::uint8_t* table, const std::uint16_t* offsets, V& c1, V& c2, V& c4, V& c8, V* upper,
-                        std::size_t uppers) {
+// Sum of 16 carries and the counters c1..c8: 15 full adders; returns the carry of weight 16 (in units of a carry).
+inline V count_sixteen(const std::uint8_t* table, const std::uint16_t* offsets, V& c1, V& c2, V& c4, V& c8) {
     const auto pick = [&](std::size_t i) { return load(table + offsets[i]); };
     V a, b, c, d, e, f;
     full_add(a, c1, pick(0), pick(1));
@@ -110,11 +125,24 @@ inline void count_block(const std::uint8_t* table, const std::uint16_t* offsets,
     full_add(d, c2, a, b);
     full_add(f, c4, c, d);
     full_add(a, c8, e, f);
-    for (std::size_t i = 0; i < uppers; ++i) {
-        const V carry = upper[i] & a;
-        upper[i] ^= a;
-        a = carry;
+    return a;
+}
+
+// Add the carries [first, last) to one question's counters. counter[0] is the parity's, set at the end.
+inline void count_carries(const std::uint8_t* table, const std::uint16_t* offsets, std::size_t count, V* counter, std::size_t counters) {
+    V c1 = counter[1], c2 = counter[2], c4 = counter[3], c8 = counter[4], c16 = counter[5];
+    for (std::size_t i = 0; i < count; i += kBlock) {
+        const V first = count_sixteen(table, offsets + i, c1, c2, c4, c8);
+        const V second = count_sixteen(table, offsets + i + 16, c1, c2, c4, c8);
+        V carry;
+        full_add(carry, c16, first, second);
+        for (std::size_t b = 6; b < counters; ++b) {    // half adders: few and rare
+            const V next = counter[b] & carry;
+            counter[b] ^= carry;
+            carry = next;
+        }
     }
+    counter[1] = c1, counter[2] = c2, counter[3] = c4, counter[4] = c8, counter[5] = c16;
 }
 
 // Rows whose bit-sliced distance is < bound, from the highest bit down.
@@ -140,17 +168,12 @@ inline void tile_distances(const Shape& shape, const SlicedTile& tile, const Sli
     slice(shape, tile, queue);
     queue[shape.bits] = zero();    // an odd number of planes: then three out, one in ends with exactly one
     std::memset(counters, 0, count * shape.counters * sizeof(V));
-    const std::size_t uppers = shape.counters - 5;
     for (std::size_t first = 0; first < shape.inputs; first += kChunkInputs) {
         const std::size_t last = std::min(shape.inputs, first + kChunkInputs);
         tabulate(shape, queue, first, last, table);
-        for (std::size_t j = 0; j < count; ++j) {
-            V* counter = reinterpret_cast<V*>(counters) + j * shape.counters;
-            V c1 = counter[1], c2 = counter[2], c4 = counter[3], c8 = counter[4];
-            for (std::size_t i = first; i < last; i += kBlock)
-                count_block(reinterpret_cast<const std::uint8_t*>(table), questions[j].offsets + i, c1, c2, c4, c8, counter + 5, uppers);
-            counter[1] = c1, counter[2] = c2, counter[3] = c4, counter[4] = c8;
-        }
+        for (std::size_t j = 0; j < count; ++j)
+            count_carries(reinterpret_cast<const std::uint8_t*>(table), questions[j].offsets + first, last - first,
+                          reinterpret_cast<V*>(counters) + j * shape.counters, shape.counters);
     }
     const V parity = queue[shape.bits + shape.triples], live = load(tile.live);
     for (std::size_t j = 0; j < count; ++j) {

@@ -22,6 +22,13 @@ inline void full_add(V& carry, V& sum, V a, V b) {
     sum ^= half;
 }
 
+// Word i of vector j changes places with word j of vector i.
+inline void transpose_words(V* v) {
+    const uint64x2_t a = neon(v[0]), b = neon(v[1]);
+    v[0] = reinterpret_cast<V>(vzip1q_u64(a, b));
+    v[1] = reinterpret_cast<V>(vzip2q_u64(a, b));
+}
+
 #include "hamming_impl.h"
 
 void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t bytes, const std::uint8_t* question,

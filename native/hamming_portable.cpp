@@ -2,7 +2,6 @@
 #include "hamming.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace bpr {
@@ -33,7 +32,17 @@ inline void full_add(V& carry, V& sum, V a, V b) {
     sum ^= half;
 }
 
+inline void transpose_words(V*) {}    // one word is its own transpose
+
 #include "hamming_impl.h"
+
+// The sums of 2, 4 and 8 bits side by side; std::popcount without a popcount instruction is a call into a library.
+inline unsigned count_ones(std::uint64_t x) {
+    x -= x >> 1 & 0x5555555555555555ull;
+    x = (x & 0x3333333333333333ull) + (x >> 2 & 0x3333333333333333ull);
+    x = (x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Full;
+    return static_cast<unsigned>(x * 0x0101010101010101ull >> 56);
+}
 
 void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t bytes, const std::uint8_t* question,
                    std::uint16_t* distances) {
@@ -44,9 +53,9 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
             std::uint64_t a, b;
             std::memcpy(&a, codes + i, 8);
             std::memcpy(&b, question + i, 8);
-            distance += std::popcount(a ^ b);
+            distance += count_ones(a ^ b);
         }
-        for (; i < bytes; ++i) distance += std::popcount(static_cast<unsigned>(codes[i] ^ question[i]));
+        for (; i < bytes; ++i) distance += count_ones(static_cast<std::uint64_t>(codes[i] ^ question[i]));
         distances[r] = static_cast<std::uint16_t>(distance);
     }
 }

@@ -163,6 +163,7 @@ void bench(std::size_t rows, std::size_t bytes, unsigned threads) {
     Stop stop = never();
     std::printf("%u threads; read once: %.2f ms\n", threads, best_ms([&] { read_all(all, threads, stop); }));
     for (const Kernels* k : supported_levels()) {
+        if (const char* only = std::getenv("BPR_SIMD"); only != nullptr && std::strcmp(only, k->name) != 0) continue;
         use_level(k->name);
         for (const std::size_t count : {1, 2, 4, 6, 8, 16, 64, 256}) {
             const double ms = best_ms([&] { scan(all, {questions.data(), count, bytes}, std::min<std::size_t>(1000, rows), {nullptr, rows}, threads, stop, found.data(), far.data()); });

@@ -21,6 +21,9 @@ constexpr std::size_t kBatch = 256, kKept = 1 << 20;
 constexpr std::size_t kTaskBytes = 1 << 18;
 // Codes compared one by one while they stay in the first-level cache.
 constexpr std::size_t kRowTileBytes = 1 << 14;
+// Distances that are compared with the bound together, and one that no bound reaches.
+constexpr std::size_t kStep = 32;
+constexpr std::uint16_t kFar = 0x7FFF;
 // Work worth waking one more thread for.
 constexpr std::size_t kBytesPerThread = 1 << 20;
 
@@ -109,23 +112,33 @@ private:
     bool alive(std::size_t row) const { return mask_.bits == nullptr || (mask_.bits[row / 8] >> (row % 8) & 1); }
 
     bool row_by_row(std::vector<Nearest>& nearest, Local& local, std::size_t first, std::size_t last) {
-        const std::size_t tile = std::max<std::size_t>(16, kRowTileBytes / codes_.bytes);
+        const std::size_t tile = std::max<std::size_t>(1, kRowTileBytes / codes_.bytes / kStep) * kStep;
         local.distances.resize(tile);
         for (std::size_t row = first; row < last; row += tile) {
             if (stop_.now()) return false;
             const std::size_t rows = std::min(tile, last - row);
             for (std::size_t j = 0; j < count_; ++j) {
                 kernels_.row_distances(codes_.data + row * codes_.bytes, rows, codes_.bytes, questions_ + j * codes_.bytes, local.distances.data());
-                std::uint32_t limit = bound(nearest[j], j);
-                for (std::size_t r = 0; r < rows; ++r) {
-                    if (local.distances[r] >= limit || !alive(row + r)) continue;
-                    nearest[j].add(local.distances[r], row + r);
-                    limit = std::min(limit, nearest[j].bound());
-                }
+                std::fill(local.distances.begin() + static_cast<std::ptrdiff_t>(rows), local.distances.end(), kFar);
+                pick(nearest[j], local.distances.data(), tile, bound(nearest[j], j), row);
                 share(nearest[j], j);
             }
         }
         return true;
+    }
+
+    // Few rows pass, so a whole step is first asked at once (the compiler makes that vector code).
+    void pick(Nearest& nearest, const std::uint16_t* distances, std::size_t count, std::uint32_t limit, std::size_t row) {
+        for (std::size_t first = 0; first < count; first += kStep) {
+            bool any = false;
+            for (std::size_t i = 0; i < kStep; ++i) any |= static_cast<std::int16_t>(distances[first + i]) < static_cast<std::int16_t>(limit);
+            if (!any) continue;
+            for (std::size_t r = first; r < first + kStep; ++r) {
+                if (distances[r] >= limit || !alive(row + r)) continue;
+                nearest.add(distances[r], row + r);
+                limit = std::min(limit, nearest.bound());
+            }
+        }
     }
 
     bool slices(std::vector<Nearest>& nearest, Local& local, std::size_t first, std::size_t last) {
