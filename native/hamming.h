@@ -57,6 +57,7 @@ struct SlicedTile {
     const std::uint8_t* codes;      // first row of the tile
     std::size_t rows;               // 1..tile_rows
     const std::uint64_t* live;      // bit r of the tile set: row r may be returned; [tile_rows / 64]
+    std::size_t ahead;              // bytes behind this tile's that the next one will need: fetched while this one is counted
 };
 
 struct Kernels {

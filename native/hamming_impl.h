@@ -128,9 +128,15 @@ inline V count_sixteen(const std::uint8_t* table, const std::uint16_t* offsets, 
     return a;
 }
 
-// Add the carries [first, last) to one question's counters. counter[0] is the parity's, set at the end.
-inline void count_carries(const std::uint8_t* table, const std::uint16_t* offsets, std::size_t count, V* counter, std::size_t counters) {
-    V c1 = counter[1], c2 = counter[2], c4 = counter[3], c8 = counter[4], c16 = counter[5];
+// Add `count` carries to one question's counters; the first of a tile finds them undefined and begins at zero.
+// counter[0] is the parity's, set at the end.
+inline void count_carries(const std::uint8_t* table, const std::uint16_t* offsets, std::size_t count, bool begin, V* counter,
+                          std::size_t counters) {
+    V c1 = zero(), c2 = zero(), c4 = zero(), c8 = zero(), c16 = zero();
+    if (begin)
+        for (std::size_t b = 6; b < counters; ++b) counter[b] = zero();
+    else
+        c1 = counter[1], c2 = counter[2], c4 = counter[3], c8 = counter[4], c16 = counter[5];
     for (std::size_t i = 0; i < count; i += kBlock) {
         const V first = count_sixteen(table, offsets + i, c1, c2, c4, c8);
         const V second = count_sixteen(table, offsets + i + 16, c1, c2, c4, c8);
@@ -167,19 +173,22 @@ inline void tile_distances(const Shape& shape, const SlicedTile& tile, const Sli
     V* table = queue + shape.bits + 1 + shape.triples;
     slice(shape, tile, queue);
     queue[shape.bits] = zero();    // an odd number of planes: then three out, one in ends with exactly one
-    std::memset(counters, 0, count * shape.counters * sizeof(V));
+    const V live = load(tile.live);
+    const std::uint8_t* next = tile.codes + tile.rows * shape.bytes;
+    const std::uint8_t* const end = next + tile.ahead;
+    const std::size_t turns = (shape.inputs + kChunkInputs - 1) / kChunkInputs * count, share = (tile.ahead / turns + 63) / 64 * 64;
     for (std::size_t first = 0; first < shape.inputs; first += kChunkInputs) {
         const std::size_t last = std::min(shape.inputs, first + kChunkInputs);
         tabulate(shape, queue, first, last, table);
-        for (std::size_t j = 0; j < count; ++j)
-            count_carries(reinterpret_cast<const std::uint8_t*>(table), questions[j].offsets + first, last - first,
-                          reinterpret_cast<V*>(counters) + j * shape.counters, shape.counters);
-    }
-    const V parity = queue[shape.bits + shape.triples], live = load(tile.live);
-    for (std::size_t j = 0; j < count; ++j) {
-        V* counter = reinterpret_cast<V*>(counters) + j * shape.counters;
-        counter[0] = questions[j].parity ? ~parity : parity;
-        const V pass = below(counter, shape.counters, bounds[j]) & live;
-        std::memcpy(passing + j * kWords, &pass, sizeof(V));
+        const V parity = queue[shape.bits + shape.triples];    // known with the last chunk
+        for (std::size_t j = 0; j < count; ++j) {
+            V* counter = reinterpret_cast<V*>(counters) + j * shape.counters;
+            for (const std::uint8_t* until = std::min(end, next + share); next < until; next += 64) __builtin_prefetch(next, 0, 2);
+            count_carries(reinterpret_cast<const std::uint8_t*>(table), questions[j].offsets + first, last - first, first == 0, counter, shape.counters);
+            if (last < shape.inputs) continue;
+            counter[0] = questions[j].parity ? ~parity : parity;
+            const V pass = below(counter, shape.counters, bounds[j]) & live;
+            std::memcpy(passing + j * kWords, &pass, sizeof(V));
+        }
     }
 }

@@ -143,12 +143,13 @@ private:
 
     bool slices(std::vector<Nearest>& nearest, Local& local, std::size_t first, std::size_t last) {
         const std::size_t words = kernels_.tile_rows / 64;
+        for (std::size_t j = 0; j < count_; ++j) local.bounds[j] = static_cast<std::uint16_t>(bound(nearest[j], j));
         for (std::size_t row = first; row < last; row += kernels_.tile_rows) {
             if (stop_.now()) return false;
             const std::size_t rows = std::min(kernels_.tile_rows, last - row);
             set_live(local.live, row, rows);
-            for (std::size_t j = 0; j < count_; ++j) local.bounds[j] = static_cast<std::uint16_t>(bound(nearest[j], j));
-            const SlicedTile tile{codes_.data + row * codes_.bytes, rows, local.live.data()};
+            const std::size_t ahead = std::min(kernels_.tile_rows, last - row - rows) * codes_.bytes;
+            const SlicedTile tile{codes_.data + row * codes_.bytes, rows, local.live.data(), ahead};
             kernels_.tile_distances(shape_, tile, prepared_.data(), count_, local.bounds.data(), local.scratch.data(),
                                     local.counters.data(), local.passing.data());
             for (std::size_t j = 0; j < count_; ++j)
@@ -178,6 +179,7 @@ private:
             for (std::size_t b = 0; b < shape_.counters; ++b) distance |= static_cast<std::uint32_t>(counter[b * words] >> r & 1) << b;
             if (distance < nearest.bound()) nearest.add(distance, row + static_cast<std::size_t>(r));
         }
+        local.bounds[question] = static_cast<std::uint16_t>(std::min<std::uint32_t>(local.bounds[question], nearest.bound()));
     }
 
     void merge(std::size_t question, std::int64_t* rows, std::int32_t* distances) {
