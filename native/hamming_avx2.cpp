@@ -10,6 +10,16 @@ namespace {
 
 using V = std::uint64_t __attribute__((vector_size(32), may_alias));
 
+inline V load(const void* from) { return reinterpret_cast<V>(_mm256_loadu_si256(static_cast<const __m256i*>(from))); }
+
+inline V load_partial(const std::uint8_t* from, std::size_t bytes) {
+    // 384 bits end in half a vector: without a detour over memory.
+    if (bytes == 16) return reinterpret_cast<V>(_mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+    V v{};
+    std::memcpy(&v, from, bytes);
+    return v;
+}
+
 inline V majority(V a, V b, V c) { return (a & b) | ((a ^ b) & c); }
 
 // carry, sum = a + b + sum: five logic operations (four ports), of which one is on the chain of `sum`.

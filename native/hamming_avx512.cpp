@@ -10,6 +10,13 @@ namespace {
 
 using V = std::uint64_t __attribute__((vector_size(64), may_alias));
 
+inline V load(const void* from) { return reinterpret_cast<V>(_mm512_loadu_si512(from)); }
+
+// A masked load touches no byte outside its mask.
+inline V load_partial(const std::uint8_t* from, std::size_t bytes) {
+    return reinterpret_cast<V>(_mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1, from));
+}
+
 // Any function of three bits is one VPTERNLOG; its constant is the truth table.
 template <int Table>
 inline V ternary(V a, V b, V c) {

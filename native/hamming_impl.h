@@ -13,7 +13,9 @@
 // is left: the parity), and their carries are tabulated for the eight patterns. A question only picks its bits/2 carries from the
 // tables and adds them up: half of the adders, and no xor. The tables are made and used in chunks that fit the first-level cache.
 //
-// The tables, planes and counters are the same at every level but for the length of a vector.
+// The tables, planes and counters are the same at every level but for the length of a vector. A level gives the type V with
+// its operators, load (any alignment), load_partial (the last bytes of a row, then zeros: nothing behind the row may be read),
+// majority, full_add and transpose_words.
 
 // Words of 64 bits in a vector.
 constexpr std::size_t kWords = sizeof(V) / 8;
@@ -22,23 +24,10 @@ constexpr std::size_t kTileRows = sizeof(V) * 8;
 constexpr std::size_t kChunkInputs = 24576 / (kBlock * kVariants * sizeof(V)) * kBlock;
 static_assert(kChunkInputs > 0 && kChunkInputs * kVariants * sizeof(V) <= 65536, "offsets are 16 bits");
 
-inline V load(const void* from) {
-    V v;
-    std::memcpy(&v, from, sizeof(V));
-    return v;
-}
+inline V zero() { return V{}; }
 
-inline V zero() { return V{} ^ V{}; }
-
-// Up to sizeof(V) bytes of a row, the rest zero: the last vector of a row must not read past it.
-inline V load_partial(const std::uint8_t* from, std::size_t bytes) {
-    V v = zero();
-    if (bytes == sizeof(V) / 2)
-        std::memcpy(&v, from, sizeof(V) / 2);
-    else
-        std::memcpy(&v, from, bytes);
-    return v;
-}
+// All ones where the bit is set, else all zeros.
+inline V everywhere(std::uint64_t bit) { return zero() - bit; }
 
 // Exchange the bits of `low` above `Step` with those of `high` below it, in every 2 * Step bits.
 template <unsigned Step>
@@ -151,19 +140,13 @@ inline void count_carries(const std::uint8_t* table, const std::uint16_t* offset
     counter[1] = c1, counter[2] = c2, counter[3] = c4, counter[4] = c8, counter[5] = c16;
 }
 
-// Rows whose bit-sliced distance is < bound, from the highest bit down.
+// Rows whose bit-sliced distance is < bound: those where subtracting the bound borrows. No branch on the bound's bits,
+// which differ from question to question and would be mispredicted.
 inline V below(const V* counter, std::size_t bits, std::size_t bound) {
     if (bound >> bits) return ~zero();
-    V less = zero(), equal = ~zero();
-    for (std::size_t b = bits; b-- > 0;) {
-        if (bound >> b & 1) {
-            less |= equal & ~counter[b];
-            equal &= counter[b];
-        } else {
-            equal &= ~counter[b];
-        }
-    }
-    return less;
+    V borrow = zero();
+    for (std::size_t b = 0; b < bits; ++b) borrow = majority(~counter[b], everywhere(bound >> b & 1), borrow);
+    return borrow;
 }
 
 inline void tile_distances(const Shape& shape, const SlicedTile& tile, const SlicedQuestion* questions, std::size_t count,

@@ -12,6 +12,18 @@ using V = std::uint64_t __attribute__((vector_size(16), may_alias));
 
 inline uint64x2_t neon(V v) { return reinterpret_cast<uint64x2_t>(v); }
 
+inline V load(const void* from) {
+    V v;
+    std::memcpy(&v, from, sizeof(V));
+    return v;
+}
+
+inline V load_partial(const std::uint8_t* from, std::size_t bytes) {
+    V v{};
+    std::memcpy(&v, from, bytes);
+    return v;
+}
+
 // BSL picks b where the mask is set, else a: with mask = a^b it is the majority of three in two operations.
 inline V majority(V a, V b, V c) { return reinterpret_cast<V>(vbslq_u64(neon(a ^ b), neon(c), neon(a))); }
 

@@ -19,9 +19,22 @@ inline V operator^(V a, V b) { return {a.lane ^ b.lane}; }
 inline V operator&(V a, V b) { return {a.lane & b.lane}; }
 inline V operator&(V a, std::uint64_t b) { return {a.lane & b}; }
 inline V operator|(V a, V b) { return {a.lane | b.lane}; }
+inline V operator-(V a, std::uint64_t b) { return {a.lane - b}; }
 inline V operator~(V a) { return {~a.lane}; }
 inline V operator>>(V a, unsigned n) { return {a.lane >> n}; }
 inline V operator<<(V a, unsigned n) { return {a.lane << n}; }
+
+inline V load(const void* from) {
+    V v;
+    std::memcpy(&v, from, sizeof(V));
+    return v;
+}
+
+inline V load_partial(const std::uint8_t* from, std::size_t bytes) {
+    V v{};
+    std::memcpy(&v, from, bytes);
+    return v;
+}
 
 inline V majority(V a, V b, V c) { return (a & b) | ((a ^ b) & c); }
 

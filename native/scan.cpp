@@ -175,8 +175,8 @@ private:
         const auto* counter = reinterpret_cast<const std::uint64_t*>(local.counters.data()) + question * shape_.counters * words + word;
         for (; passing != 0; passing &= passing - 1) {
             const int r = std::countr_zero(passing);
-            std::uint32_t distance = 0;
-            for (std::size_t b = 0; b < shape_.counters; ++b) distance |= static_cast<std::uint32_t>(counter[b * words] >> r & 1) << b;
+            std::uint32_t distance = 0;    // from the highest bit down, so that every shift is by the same amount
+            for (std::size_t b = shape_.counters; b-- > 0;) distance = distance * 2 + static_cast<std::uint32_t>(counter[b * words] >> r & 1);
             if (distance < nearest.bound()) nearest.add(distance, row + static_cast<std::size_t>(r));
         }
         local.bounds[question] = static_cast<std::uint16_t>(std::min<std::uint32_t>(local.bounds[question], nearest.bound()));

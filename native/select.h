@@ -45,10 +45,11 @@ public:
     void compact() {
         std::size_t at_bound = bound_ < counts_.size() - 1 ? l_ - below_ : 0;
         std::size_t out = 0;
-        for (const Candidate& c : kept_) {
-            if (c.distance() > bound_ || (c.distance() == bound_ && at_bound == 0)) continue;
-            if (c.distance() == bound_) --at_bound;
-            kept_[out++] = c;
+        for (const Candidate& c : kept_) {    // no branch: which rows stay is as good as random
+            const std::size_t tie = c.distance() == bound_ && at_bound > 0;
+            kept_[out] = c;
+            out += tie | static_cast<std::size_t>(c.distance() < bound_);
+            at_bound -= tie;
         }
         kept_.resize(out, Candidate(0, 0));
     }
