@@ -1,0 +1,107 @@
+"""bpr: passage retrieval over millions of passages on one ordinary machine, with learned binary codes.
+
+    import bpr
+    bpr.build("passages.tsv", "wiki.bpr", vectors="vectors.npy")     # text + vectors → a bundle of bits
+    retriever = bpr.open("wiki.bpr")
+    retriever.search(vectors=question, k=20)                         # list[Hit(id, title, text, score, rank, meta)]
+
+Importing bpr imports nothing heavy: a name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .builder import build as build
+    from .codes import Questions as Questions
+    from .codes import Transform as Transform
+    from .codes import pack as pack
+    from .codes import pack_magnitudes as pack_magnitudes
+    from .codes import unpack as unpack
+    from .index import ScanIndex as ScanIndex
+    from .kernels import Cancel as Cancel
+    from .records import Hit as Hit
+    from .records import Hits as Hits
+    from .records import Passage as Passage
+    from .retriever import Retriever as Retriever
+    from .retriever import open as open
+    from .stages import search as search
+
+from .errors import (
+    BprError,
+    BundleLocked,
+    Cancelled,
+    CorruptBundle,
+    DeadlineExceeded,
+    EmptyBundle,
+    InvalidInput,
+    MissingBundle,
+    ModelMismatch,
+    Overloaded,
+    StorageError,
+    UnsupportedFormat,
+)
+
+__version__ = "0.1.0"
+
+# Public name → the module it lives in.
+_HOMES = {
+    "Cancel": "kernels",
+    "Hit": "records",
+    "Hits": "records",
+    "Passage": "records",
+    "Questions": "codes",
+    "Retriever": "retriever",
+    "ScanIndex": "index",
+    "Transform": "codes",
+    "build": "builder",
+    "open": "retriever",
+    "pack": "codes",
+    "pack_magnitudes": "codes",
+    "search": "stages",
+    "unpack": "codes",
+}
+
+__all__ = [
+    "BprError",
+    "BundleLocked",
+    "Cancel",
+    "Cancelled",
+    "CorruptBundle",
+    "DeadlineExceeded",
+    "EmptyBundle",
+    "Hit",
+    "Hits",
+    "InvalidInput",
+    "MissingBundle",
+    "ModelMismatch",
+    "Overloaded",
+    "Passage",
+    "Questions",
+    "Retriever",
+    "ScanIndex",
+    "StorageError",
+    "Transform",
+    "UnsupportedFormat",
+    "__version__",
+    "build",
+    "open",
+    "pack",
+    "pack_magnitudes",
+    "search",
+    "unpack",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bpr' has no attribute {name!r}")
+    value = getattr(import_module(f"bpr.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""What flows between the rooms: small frozen values, printable and JSON-able. They know nothing of files or arrays' origins."""
+"""What flows between the rooms: small frozen values, printable and JSON-able, that know of no room."""
 
 from __future__ import annotations
 

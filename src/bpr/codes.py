@@ -1,0 +1,255 @@
+"""THE place where floats become bits, and the numpy reference of both stages of the search.
+
+Everyone may call it; it knows arrays only: no files, no kernel. The kernel in native/ is tested against the functions
+at the end of this file, which follow the paper's definitions and are slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InvalidInput
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Codes: TypeAlias = NDArray[np.uint8]
+Mask: TypeAlias = NDArray[np.bool_]
+
+MIN_BITS, MAX_BITS = 8, 4096
+# The two-plane code in units of a dimension's spread: Lloyd–Max for a Gaussian (PAPER: "Two planes").
+THRESHOLD = 0.9816
+LEVELS = (0.4528, 1.5104)
+BLOCK_ROWS = 8192  # rows handled at a time, so that a memory-mapped array never comes into memory whole
+SAMPLE_ROWS = 1 << 17  # vectors that a transform is fitted on
+
+
+def pack(vectors: ArrayLike) -> Codes:
+    """Sign bits of vectors: float[n, bits] → uint8[n, bits/8]; bit = x > 0, most significant bit first."""
+    floats = checked_vectors(vectors)
+    checked_bits(floats.shape[1])
+    codes = np.empty((len(floats), floats.shape[1] // 8), np.uint8)
+    for rows in blocks(len(floats)):
+        codes[rows] = np.packbits(finite(floats[rows], rows.start) > 0, axis=1)
+    return codes
+
+
+def pack_magnitudes(vectors: ArrayLike, thresholds: ArrayLike = THRESHOLD) -> Codes:
+    """The second plane: float[n, bits] → uint8[n, bits/8]; bit = |x_i| > threshold_i (a number, or float[bits])."""
+    floats = checked_vectors(vectors)
+    checked_bits(floats.shape[1])
+    limits = np.asarray(thresholds, np.float64)
+    if limits.shape not in ((), (floats.shape[1],)) or not (np.isfinite(limits).all() and (limits >= 0).all()):
+        raise InvalidInput(f"thresholds must be one number >= 0, or {floats.shape[1]} of them: one for each dimension")
+    codes = np.empty((len(floats), floats.shape[1] // 8), np.uint8)
+    for rows in blocks(len(floats)):
+        codes[rows] = np.packbits(np.abs(finite(floats[rows], rows.start)) > limits, axis=1)
+    return codes
+
+
+def unpack(
+    codes: ArrayLike, magnitudes: ArrayLike | None = None, levels: tuple[float, float] = LEVELS
+) -> NDArray[np.float32]:
+    """What a code says of its vector: uint8[n, bits/8] → float32[n, bits], ±1, or ±level with two planes."""
+    signs = np.unpackbits(checked_codes(codes), axis=1).astype(np.float32) * 2 - 1
+    if magnitudes is None:
+        return signs
+    large = np.unpackbits(checked_codes(magnitudes), axis=1)
+    if large.shape != signs.shape:
+        raise InvalidInput(f"magnitudes {large.shape} and signs {signs.shape} differ in shape")
+    return signs * np.asarray(checked_levels(levels), np.float32)[large]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions on their way through a search: `vectors` score, `codes` find candidates.
+
+    vectors: float32[q, bits]; codes: uint8[q, bits/8], made from the vectors unless a transform made them otherwise.
+    """
+
+    vectors: NDArray[np.float32]
+    codes: Codes = field(default=None)  # type: ignore[arg-type]  # filled in below
+
+    def __post_init__(self) -> None:
+        """Check, and make what was not given."""
+        given = checked_vectors(self.vectors)
+        codes = pack(given) if self.codes is None else checked_codes(self.codes)
+        if codes.shape != (len(given), given.shape[1] // 8):
+            raise InvalidInput(f"question codes {codes.shape} do not fit question vectors {given.shape}")
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused next
+            vectors = finite(np.ascontiguousarray(given, np.float32))
+        object.__setattr__(self, "vectors", vectors)
+        object.__setattr__(self, "codes", codes)
+
+    def __len__(self) -> int:
+        """How many questions."""
+        return len(self.vectors)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How vectors that were not trained for bits become bits that keep their order: centre, rotate, scale.
+
+    With mean μ, rotation R and spread σ: passage bits come from x = (p − μ)R / σ, question *bits* from (q − μ)R, but
+    the question *vector* that scores is qR·σ, not centred: ⟨μ, code⟩ differs from passage to passage, so a centred
+    question would rank otherwise. A trained model needs none of it: the identity.
+
+    mean: float32[dim]; rotation: float32[dim, bits] or None for none; scales: float32[bits].
+    """
+
+    mean: NDArray[np.float32]
+    rotation: NDArray[np.float32] | None
+    scales: NDArray[np.float32]
+
+    @classmethod
+    def identity(cls, bits: int) -> Transform:
+        """The transform of vectors that are trained for bits."""
+        return cls(np.zeros(bits, np.float32), None, np.ones(bits, np.float32))
+
+    @classmethod
+    def fit(
+        cls,
+        vectors: Floats,
+        *,
+        center: bool = False,
+        rotate: bool = False,
+        bits: int | None = None,
+        scale: bool = True,
+        seed: int = 0,
+    ) -> Transform:
+        """Measure mean and spread on (evenly spaced) vectors: float[n, dim]. `bits` > dim stacks rotations."""
+        vectors = checked_vectors(vectors)
+        dim = vectors.shape[1]
+        if bits is not None and bits != dim and not rotate:
+            raise InvalidInput(f"the vectors have {dim} dimensions: {bits} bits need a rotation")
+        step = max(1, -(-len(vectors) // SAMPLE_ROWS))
+        sample = finite(np.asarray(vectors[::step], np.float64))
+        mean = sample.mean(axis=0) if center and len(sample) else np.zeros(dim)
+        rotation = random_rotation(dim, bits or dim, seed) if rotate else None
+        turned = sample - mean if rotation is None else (sample - mean) @ rotation
+        spread = np.sqrt((turned**2).mean(axis=0)) if scale and len(sample) else np.ones(turned.shape[1])
+        spread[spread == 0] = 1  # a dimension that never varies says nothing, whatever its scale
+        return cls(mean.astype(np.float32), rotation, spread.astype(np.float32))
+
+    def passages(self, vectors: Floats) -> NDArray[np.float32]:
+        """x = (p − μ)R / σ, whose signs and magnitudes are the code: float[n, dim] → float32[n, bits]."""
+        return self._turn(np.asarray(self._checked(vectors), np.float32) - self.mean) / self.scales
+
+    def questions(self, vectors: Floats) -> Questions:
+        """Bits from (q − μ)R, scores from qR·σ: float[q, dim] → Questions."""
+        floats = finite(np.asarray(self._checked(vectors), np.float32))
+        return Questions(self._turn(floats) * self.scales, pack(self._turn(floats - self.mean)))
+
+    def _turn(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        return vectors if self.rotation is None else vectors @ self.rotation
+
+    def _checked(self, vectors: Floats) -> Floats:
+        vectors = checked_vectors(vectors)
+        if vectors.shape[1] != len(self.mean):
+            raise InvalidInput(
+                f"vectors have {vectors.shape[1]} dimensions, and those of the passages had {len(self.mean)}"
+            )
+        return vectors
+
+
+def random_rotation(dim: int, bits: int, seed: int) -> NDArray[np.float32]:
+    """Random orthonormal columns, float32[dim, bits]; for more bits than dimensions, several rotations side by side."""
+    random = np.random.default_rng(seed)
+    turns = [np.linalg.qr(random.standard_normal((dim, dim)))[0] for _ in range(-(-bits // dim))]
+    return np.concatenate(turns, axis=1)[:, :bits].astype(np.float32)
+
+
+# ---- checks, in the words of the caller ----
+
+
+def checked_vectors(vectors: ArrayLike) -> Floats:
+    """The same as an array float[n, width]; anything else is InvalidInput."""
+    array = np.asarray(vectors)
+    if array.ndim != 2:
+        raise InvalidInput(
+            f"vectors must have two axes [n, dimensions], not the shape {array.shape}; one vector is vector[None]"
+        )
+    if array.dtype.kind != "f":
+        raise InvalidInput(f"vectors must be floats, not {array.dtype}")
+    return array
+
+
+def checked_bits(bits: int) -> int:
+    """A width that a code can have: a multiple of 8 from 8 to 4096."""
+    if bits % 8 or not MIN_BITS <= bits <= MAX_BITS:
+        raise InvalidInput(
+            f"a code has a multiple of 8 bits from {MIN_BITS} to {MAX_BITS}; the vectors have {bits} dimensions"
+        )
+    return bits
+
+
+def checked_codes(codes: ArrayLike) -> Codes:
+    """The same as a C-contiguous array uint8[n, 1..512]."""
+    array = np.asarray(codes)
+    if array.ndim != 2 or array.dtype != np.uint8 or not MIN_BITS <= array.shape[1] * 8 <= MAX_BITS:
+        raise InvalidInput(
+            f"codes must be uint8[n, 1 to {MAX_BITS // 8}], not {array.dtype}{list(array.shape)}; bpr.pack makes them"
+        )
+    return np.ascontiguousarray(array)
+
+
+def checked_levels(levels: tuple[float, float]) -> tuple[float, float]:
+    """Two finite levels, the smaller first."""
+    low, high = (float(level) for level in levels)
+    if not (np.isfinite([low, high]).all() and 0 <= low <= high):
+        raise InvalidInput(f"levels must be two finite numbers, 0 <= low <= high, not {tuple(levels)}")
+    return low, high
+
+
+def finite(vectors: Any, first_row: int = 0) -> Any:
+    """The same array; NaN or infinity in it is InvalidInput, which names the row."""
+    if not np.isfinite(vectors).all():
+        row = first_row + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+        raise InvalidInput(f"vector {row} contains NaN or infinity: its bits would mean nothing")
+    return vectors
+
+
+def blocks(rows: int) -> Iterator[slice]:
+    """Slices of at most BLOCK_ROWS that cover [0, rows)."""
+    return (slice(first, min(first + BLOCK_ROWS, rows)) for first in range(0, rows, BLOCK_ROWS))
+
+
+# ---- the reference: the paper's definitions in numpy ----
+
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int32)
+
+
+def hamming_reference(codes: Codes, questions: Codes) -> NDArray[np.int32]:
+    """Number of differing bits: uint8[n, w], uint8[q, w] → int32[q, n]."""
+    distances = [_ONES[codes ^ question].sum(axis=1, dtype=np.int32) for question in questions]
+    return np.array(distances, np.int32).reshape(len(questions), len(codes))
+
+
+def candidates_reference(
+    codes: Codes,
+    questions: Codes,
+    l: int,
+    mask: Mask | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The l nearest live rows of each question by (distance, row): int64[q, l], int32[q, l]."""
+    live = np.arange(len(codes)) if mask is None else np.flatnonzero(mask)
+    distances = hamming_reference(codes[live], questions)
+    order = np.argsort(distances, axis=1, kind="stable")[:, :l]  # stable: equal distances stay in the order of rows
+    return live[order].astype(np.int64), np.take_along_axis(distances, order, axis=1)
+
+
+def scores_reference(
+    vectors: Floats, codes: Codes, magnitudes: Codes | None = None, levels: tuple[float, float] = LEVELS
+) -> NDArray[np.float64]:
+    """⟨e_q, h_p⟩ with h_p = ±1, or ±level with two planes, in float64: float[q, bits] → float64[q, n]."""
+    scores = vectors.astype(np.float64) @ unpack(codes, magnitudes, levels).astype(np.float64).T
+    return np.asarray(scores, np.float64)
+
+
+def best_reference(scores: NDArray[Any], rows: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The k best by (score descending, row); scores, rows: [q, m]."""
+    order = np.lexsort((rows, -scores), axis=1)[:, :k]
+    return np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)

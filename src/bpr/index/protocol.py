@@ -1,0 +1,102 @@
+"""What stages.py asks of an index, and the planes of bits that every index of codes has.
+
+Indexes and search import it; it must not know any particular index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..codes import Codes, Mask, Questions, checked_codes, checked_levels
+from ..errors import InvalidInput
+from ..kernels import Cancel
+
+
+@dataclass(frozen=True)
+class Planes:
+    """The bits of all passages: signs (Hamming distance and score) and perhaps magnitudes (score only).
+
+    signs, magnitudes: uint8[n, bits/8], arrays or memory maps, never copied. `touch` is called with the rows
+    (int64[q, m]) whose magnitudes are about to be read, or None for all: a bundle checks there what it has not checked
+    yet.
+    """
+
+    signs: Codes
+    magnitudes: Codes | None = None
+    levels: tuple[float, float] | None = None
+    touch: Callable[[NDArray[np.int64] | None], None] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        codes: ArrayLike,
+        magnitudes: ArrayLike | None,
+        levels: tuple[float, float] | None,
+        touch: Callable[[NDArray[np.int64] | None], None] | None = None,
+    ) -> Planes:
+        """The same, checked."""
+        signs = checked_codes(codes)
+        if (magnitudes is None) != (levels is None):
+            raise InvalidInput(
+                "magnitudes and levels come together: levels=(0.4528, 1.5104) are those of bpr.pack_magnitudes"
+            )
+        if magnitudes is None or levels is None:
+            return cls(signs)
+        large = checked_codes(magnitudes)
+        if large.shape != signs.shape:
+            raise InvalidInput(f"magnitudes {large.shape} and codes {signs.shape} differ in shape")
+        return cls(signs, large, checked_levels(levels), touch)
+
+    @property
+    def bits(self) -> int:
+        """The width of a code."""
+        return int(self.signs.shape[1]) * 8
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all planes."""
+        return self.signs.nbytes + (0 if self.magnitudes is None else self.magnitudes.nbytes)
+
+    def about_to_read(self, rows: NDArray[np.int64] | None) -> None:
+        """Say which rows' magnitudes will be read next (None: all)."""
+        if self.touch is not None:
+            self.touch(rows)
+
+
+class Index(Protocol):
+    """Proposes candidates. Rows are passage numbers, 0 to len(index) − 1."""
+
+    @property
+    def planes(self) -> Planes:
+        """The bits that stages.py scores candidates with."""
+        ...
+
+    @property
+    def scores_are_final(self) -> bool:
+        """True where `candidates` gives scores that no rerank can better (float baselines)."""
+        ...
+
+    def __len__(self) -> int:
+        """How many passages."""
+        ...
+
+    def candidates(
+        self,
+        questions: Questions | ArrayLike,
+        l: int,
+        *,
+        mask: Mask | None = None,
+        threads: int | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """For each question min(l, live rows) rows with their distances (int32), ascending by (distance, row).
+
+        Where scores are final: with their scores (float32), by (score descending, row).
+        """
+        ...

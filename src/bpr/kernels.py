@@ -1,0 +1,228 @@
+"""The only importer of the compiled kernel (native/), and that lazily: training and file work run without it.
+
+Takes arrays as codes.py makes them, turns the kernel's complaints into bpr's errors, and knows the defaults of threads,
+deadline and cancel. No algorithm lives here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .codes import Codes, Mask, Questions
+from .errors import Cancelled, DeadlineExceeded, InvalidInput
+
+NO_LEVELS = (1.0, 1.0)
+_MOST_THREADS = 1024
+
+
+class Cancel:
+    """A handle to stop a running call from another thread: pass it as `cancel=`, then call `set()`."""
+
+    def __init__(self) -> None:
+        """Not set."""
+        self.flag = np.zeros(1, np.uint8)
+
+    def set(self) -> None:
+        """Every call that has this handle ends with Cancelled, within milliseconds."""
+        self.flag[0] = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a call may take.
+
+    threads: None for BPR_THREADS, or else all cores that this process may use. deadline: a value of time.monotonic().
+    """
+
+    threads: int | None = None
+    deadline: float | None = None
+    cancel: Cancel | None = None
+
+    def thread_count(self) -> int:
+        """The number of threads that `threads` means."""
+        wanted: Any = self.threads if self.threads is not None else os.environ.get("BPR_THREADS") or _cores()
+        if not (str(wanted).isdecimal() and 1 <= int(wanted) <= _MOST_THREADS):
+            raise InvalidInput(f"threads (or BPR_THREADS) must be a number from 1 to {_MOST_THREADS}, not {wanted!r}")
+        return int(wanted)
+
+    def seconds(self) -> float:
+        """What is left until the deadline; the kernel's "none" is negative."""
+        return -1.0 if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def flag(self) -> NDArray[np.uint8] | None:
+        """The byte that cancels, if there is one."""
+        return None if self.cancel is None else self.cancel.flag
+
+
+NO_LIMITS = Limits()
+
+
+def scan(
+    codes: Codes,
+    questions: Codes,
+    l: int,
+    *,
+    mask: Mask | None = None,
+    limits: Limits = NO_LIMITS,
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The l nearest live rows by (distance, row): int64[q, l], int32[q, l]; fewer columns where fewer rows are live."""
+    with _explained():
+        live = _bits(mask, len(codes))
+        rows, far = native().scan(
+            codes, questions, _count("l", l), limits.thread_count(), live, limits.seconds(), limits.flag()
+        )
+    return rows, far
+
+
+def distances(
+    codes: Codes, questions: Codes, rows: NDArray[np.int64], *, limits: Limits = NO_LIMITS
+) -> NDArray[np.int32]:
+    """Hamming distances of given rows; rows: int64[q, m] → int32[q, m]."""
+    with _explained():
+        found: NDArray[np.int32] = native().distances(
+            codes, questions, _rows(rows), limits.thread_count(), limits.seconds(), limits.flag()
+        )
+    return found
+
+
+def rerank(
+    codes: Codes,
+    magnitudes: Codes | None,
+    levels: tuple[float, float] | None,
+    questions: Questions,
+    rows: NDArray[np.int64],
+    k: int,
+    *,
+    limits: Limits = NO_LIMITS,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k best of each question's rows by (⟨e_q, code⟩ descending, row); rows: int64[q, m]."""
+    with _explained():
+        best, scores = native().rerank(
+            codes,
+            magnitudes,
+            levels or NO_LEVELS,
+            questions.vectors,
+            _rows(rows),
+            _count("k", k),
+            limits.thread_count(),
+            limits.seconds(),
+            limits.flag(),
+        )
+    return best, scores
+
+
+def scan_scores(
+    codes: Codes,
+    magnitudes: Codes | None,
+    levels: tuple[float, float] | None,
+    questions: Questions,
+    k: int,
+    *,
+    mask: Mask | None = None,
+    limits: Limits = NO_LIMITS,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k best of all live rows by (⟨e_q, code⟩ descending, row): no candidates, every row is scored."""
+    with _explained():
+        live = _bits(mask, len(codes))
+        best, scores = native().scan_scores(
+            codes,
+            magnitudes,
+            levels or NO_LEVELS,
+            questions.vectors,
+            _count("k", k),
+            limits.thread_count(),
+            live,
+            limits.seconds(),
+            limits.flag(),
+        )
+    return best, scores
+
+
+def read_all(codes: Codes, limits: Limits = NO_LIMITS) -> int:
+    """Read every byte once: the physical limit that `bpr bench` compares a scan with."""
+    return int(native().read_all(codes, limits.thread_count()))
+
+
+def simd_levels() -> list[str]:
+    """The instruction sets this machine can run, slowest first."""
+    return list(native().levels())
+
+
+def simd_level() -> str:
+    """The one in use: the fastest, or what BPR_SIMD names."""
+    with _explained():
+        return str(native().level())
+
+
+@contextmanager
+def using_simd(level: str) -> Iterator[None]:
+    """Use one level for a while, in the whole process: for tests and benchmarks."""
+    with _explained():
+        native().use_level(level)
+    try:
+        yield
+    finally:
+        native().use_level(None)
+
+
+@cache
+def native() -> Any:
+    """The compiled module; a clear word where it is missing."""
+    try:
+        from . import _native
+    except ImportError as error:
+        raise ImportError(
+            "bpr's compiled kernel is missing or does not fit this Python; install bpr again: "
+            f"pip install --force-reinstall binary-passage-retriever ({error})"
+        ) from error
+    return _native
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """The kernel speaks Python's own exceptions; callers of bpr get bpr's."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise DeadlineExceeded("the search did not end before its deadline") from error
+    except InterruptedError as error:
+        raise Cancelled("the search was cancelled") from error
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
+    except TypeError as error:
+        raise InvalidInput(
+            "the kernel takes C-contiguous arrays: codes uint8[n, w], questions uint8[q, w] or float32[q, bits], "
+            "rows int64[q, m]"
+        ) from error
+
+
+def _count(name: str, value: int) -> int:
+    if value < 1:
+        raise InvalidInput(f"{name} must be at least 1, not {value}")
+    return int(value)
+
+
+def _rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.ascontiguousarray(rows, np.int64)
+
+
+def _bits(mask: Mask | None, rows: int) -> NDArray[np.uint8] | None:
+    """One bit a row, least significant first, as the kernel wants it."""
+    if mask is None:
+        return None
+    if mask.shape != (rows,) or mask.dtype != np.bool_:
+        raise InvalidInput(f"a mask must be bool[{rows}], one for each row, not {mask.dtype}{list(mask.shape)}")
+    return np.packbits(mask, bitorder="little")

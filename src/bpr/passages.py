@@ -1,0 +1,374 @@
+"""Passages: read from files or dicts, stored in a bundle, fetched by row or by id.
+
+Called by the builder (`read`, `write`) and by the retriever (`Passages`).
+Knows nothing of vectors, codes or scores: the row number is all that it shares with the index.
+
+In a bundle: `passages.jsonl`, one compact JSON object a line; `offsets.npy`, uint64[n + 1], where each line begins; and
+`ids.npy`, the map from outside id to row: a hash table of row numbers only, so 5 bytes a passage (uint32 at a load of
+0.8). A lookup goes from the id's home slot towards the first empty slot and compares the ids in passages.jsonl.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from json.encoder import encode_basestring as quote  # the C routine: half the time of a JSONEncoder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .disk import Disk, OutputFile
+from .errors import CorruptBundle, InvalidInput
+from .records import Passage
+from .textfiles import kind, read_records
+
+if TYPE_CHECKING:
+    from . import bundle
+
+TEXTS, OFFSETS, IDS = "passages.jsonl", "offsets.npy", "ids.npy"
+BATCH_BYTES = 1 << 20  # text goes to the bundle in pieces of about this size
+PARTITION_ROWS = 1 << 20  # the id map is made for so many rows at a time, with about 100 MB of working memory
+HASHES_AT_ONCE = 1 << 20
+ROWS_AT_ONCE, SLOTS_AT_ONCE = 1024, 16
+
+
+def read(source: str | os.PathLike[str] | Iterable[Mapping[str, Any] | Passage]) -> Iterator[Passage]:
+    """Passages one by one, in the order of the source and in flat memory.
+
+    source: a DPR TSV with a header, a JSONL or a BEIR corpus.jsonl file (each also as .gz, .xz or .zst), or an iterable
+    of dicts or Passage values. That ids are unique is checked by `write`: this function forgets what it has passed on.
+    """
+    records: Iterator[tuple[int, Mapping[str, Any]]]
+    if isinstance(source, str | os.PathLike):
+        name, where, records = os.fspath(source), f"{os.fspath(source)}, line", read_records(Path(source))
+    else:
+        name, where, records = "the iterable of passages", "item", _item_records(source)
+    empty = True
+    for number, record in records:
+        try:
+            passage = to_passage(record)
+        except ValueError as flaw:
+            raise InvalidInput(f"{where} {number}: {flaw}") from None
+        empty = False
+        yield passage
+    if empty:
+        raise InvalidInput(f"{name} holds no passages")
+
+
+def _item_records(items: Iterable[Mapping[str, Any] | Passage]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The dicts of an iterable, each with its item number (from 0)."""
+    if not isinstance(items, Iterable):
+        raise InvalidInput(f"passages must be a path or an iterable of dicts or Passage values, not {kind(items)}")
+    for number, item in enumerate(items):
+        if isinstance(item, Passage):
+            item = {"id": item.id, "title": item.title, "text": item.text, "meta": item.meta}
+        elif not isinstance(item, Mapping):
+            raise InvalidInput(f"item {number}: a passage must be a dict or a Passage, not {kind(item)}")
+        yield number, item
+
+
+# ── Records to passages and back ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def to_passage(record: Mapping[str, Any]) -> Passage:
+    """The passage in a record: id (or _id) and text, maybe title and meta (or metadata); other keys go into meta.
+
+    A ValueError says what is wrong with the record; the caller knows where it stood.
+    """
+    rest = dict(record)
+    outside_id = rest.pop("id" if "id" in rest else "_id", None)
+    if isinstance(outside_id, int | np.integer) and not isinstance(outside_id, bool):
+        outside_id = str(outside_id)
+    title = rest.pop("title", None)
+    text = rest.pop("text", None)
+    for key, value in (("id", outside_id), ("title", "" if title is None else title), ("text", text)):
+        _check_string(key, value)
+    if not outside_id.strip():
+        raise ValueError('"id" is empty; every passage needs an id of its own')
+    own = rest.pop("meta" if "meta" in rest else "metadata", None)
+    return Passage(outside_id, title or "", text, _merge_meta({} if own is None else own, rest))
+
+
+def _check_string(key: str, value: Any) -> None:
+    """ValueError unless the value is a string that UTF-8 can hold."""
+    if value is None:
+        raise ValueError(f'"{key}" is missing; a passage needs "id" and "text" (and may have "title" and "meta")')
+    if not isinstance(value, str):
+        raise ValueError(f'"{key}" must be a string, not {kind(value)}')
+    try:
+        value.isascii() or value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f'"{key}" has half a surrogate pair at character {error.start}, which is no text') from None
+
+
+def _merge_meta(own: Any, rest: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata as JSON will give it back, so that what is read is what will be stored."""
+    if not own and not rest:
+        return {}
+    if not isinstance(own, Mapping):
+        raise ValueError(f'"meta" must be a JSON object, not {kind(own)}')
+    twice = sorted(map(str, own.keys() & rest.keys()))
+    if twice:
+        raise ValueError(f'{", ".join(map(repr, twice))} stands both beside "meta" and in it')
+    return cast("dict[str, Any]", json.loads(_meta_json({**own, **rest})))
+
+
+def _meta_json(meta: Mapping[str, Any]) -> str:
+    """Metadata as compact JSON; a ValueError says why it cannot be."""
+    try:
+        odd = next((key for key in meta if not isinstance(key, str)), None)
+        if odd is not None:
+            raise ValueError(f"the key {odd!r} is not a string")
+        encoded = json.dumps(dict(meta), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        encoded.isascii() or encoded.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f'"meta" cannot be stored as JSON: {error}') from None
+    return encoded
+
+
+def to_line(passage: Passage) -> bytes:
+    """The passage as one line of JSON. A ValueError or TypeError says why it cannot be."""
+    meta = f',"meta":{_meta_json(passage.meta)}' if passage.meta else ""
+    line = f'{{"id":{quote(passage.id)},"title":{quote(passage.title)},"text":{quote(passage.text)}{meta}}}\n'
+    return line.encode()
+
+
+def _from_line(line: bytes) -> Passage:
+    """The passage that to_line wrote."""
+    record = json.loads(line)
+    return Passage(record["id"], record["title"], record["text"], record.get("meta", {}))
+
+
+# ── Into a bundle ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(passages: Iterable[Passage], new: bundle.Writer) -> int:
+    """Store the passages in a bundle that is being written; the number of rows.
+
+    Memory does not grow with the text, nor with the number of passages: see PARTITION_ROWS.
+    """
+    scratch = new.scratch("hashes.tmp")
+    rows = _write_lines(passages, new, scratch)
+    _write_id_map(rows, new, scratch)
+    return rows
+
+
+def _write_lines(passages: Iterable[Passage], new: bundle.Writer, scratch: Path) -> int:
+    """Write texts and offsets, and to the scratch file the hash of each id; the number of rows."""
+    rows, end = 0, 0
+    with (
+        new.file(TEXTS) as texts,
+        new.array(OFFSETS, np.dtype(np.uint64), ()) as offsets,
+        closing(OutputFile(Disk(), scratch)) as hashes,
+    ):
+        offsets.append(np.zeros(1, np.uint64))
+        for lines, ids in _batches(passages):
+            texts.write(b"".join(lines))
+            lengths = np.fromiter(map(len, lines), np.uint64, len(lines))
+            offsets.append(np.cumsum(lengths, dtype=np.uint64) + np.uint64(end))
+            hashes.write(b"".join(map(_digest, ids)))
+            rows, end = rows + len(lines), end + int(lengths.sum())
+        hashes.finish()
+    return rows
+
+
+def _batches(passages: Iterable[Passage]) -> Iterator[tuple[list[bytes], list[str]]]:
+    """Lines and ids in pieces of about BATCH_BYTES."""
+    lines: list[bytes] = []
+    ids: list[str] = []
+    size = 0
+    for row, passage in enumerate(passages):
+        try:
+            line = to_line(passage)
+        except (TypeError, ValueError) as flaw:
+            raise InvalidInput(f"the passage for row {row} cannot be stored: {flaw}") from None
+        lines.append(line)
+        ids.append(passage.id)
+        size += len(line)
+        if size >= BATCH_BYTES:
+            yield lines, ids
+            lines, ids, size = [], [], 0
+    if lines:
+        yield lines, ids
+
+
+def _write_id_map(rows: int, new: bundle.Writer, scratch: Path) -> None:
+    """Write the table of row numbers, one range of hashes after the other, and refuse an id that comes twice.
+
+    In the order of the hashes, which is the order of the homes, each row takes its home or the first free slot behind
+    it: slot_i = i + max over j <= i of (home_j - j). Nothing wraps around; the last slot is always empty.
+    """
+    dtype, homes, width = _row_type(rows), _homes(rows), np.uint64(_home_width(rows))
+    end = 0  # of the slots written so far
+    with new.array(IDS, dtype, ()) as table:
+        for hashes, part_rows in _partitions(scratch, rows):
+            _refuse_twins(hashes, part_rows, new.generation_path)
+            order = np.arange(len(hashes))
+            slots = np.maximum.accumulate(np.maximum((hashes // width).astype(np.int64) - order, end)) + order
+            block = np.full(slots[-1] + 1 - end, _empty(dtype), dtype)
+            block[slots - end] = part_rows
+            table.append(block)
+            end = int(slots[-1]) + 1
+        table.append(np.full(max(homes, end) + 1 - end, _empty(dtype), dtype))
+
+
+def _partitions(scratch: Path, rows: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+    """Hashes and their rows, sorted, in ranges of hashes that hold about PARTITION_ROWS each."""
+    parts = -(-rows // PARTITION_ROWS)
+    for part in range(parts):
+        low, high = (part << 64) // parts, ((part + 1 << 64) // parts) - 1
+        found_hashes, found_rows = [], []
+        for start in range(0, rows, HASHES_AT_ONCE):
+            hashes = np.fromfile(scratch, ">u8", HASHES_AT_ONCE, offset=8 * start).astype(np.uint64)
+            inside = np.flatnonzero((hashes >= low) & (hashes <= high))
+            found_hashes.append(hashes[inside])
+            found_rows.append(inside + start)
+        hashes = np.concatenate(found_hashes)
+        if len(hashes):
+            order = np.argsort(hashes, kind="stable")
+            yield hashes[order], np.concatenate(found_rows)[order]
+
+
+def _refuse_twins(hashes: NDArray[np.uint64], rows: NDArray[np.int64], folder: Path) -> None:
+    """InvalidInput if two of these rows, sorted by hash, have the same id. Equal hashes alone are no crime."""
+    seen: dict[str, int] = {}
+    for second in np.flatnonzero(hashes[1:] == hashes[:-1]) + 1:
+        for row in (int(rows[second - 1]), int(rows[second])):
+            twin_id = _stored_id(folder, row)
+            first_row = seen.setdefault(twin_id, row)
+            if first_row != row:
+                raise InvalidInput(
+                    f"the id {twin_id!r} stands twice, in row {first_row} and row {row} (passages {first_row + 1} and "
+                    f"{row + 1} of the input); give every passage an id of its own"
+                )
+
+
+def _stored_id(folder: Path, row: int) -> str:
+    """The id of a line just written, from files that are not published yet."""
+    offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
+    with (folder / TEXTS).open("rb") as texts:
+        texts.seek(offsets[row])
+        return _from_line(texts.readline()).id
+
+
+# ── The id map's arithmetic: what the writer and the reader must agree on ────────────────────────────────────────────
+
+
+def _digest(outside_id: str) -> bytes:
+    """8 bytes that stand for the id: the same on every machine and in every process."""
+    return hashlib.blake2b(outside_id.encode(), digest_size=8).digest()
+
+
+def _homes(rows: int) -> int:
+    """How many home slots there are for so many rows: a load of 0.8."""
+    return rows + rows // 4 + 2
+
+
+def _home_width(rows: int) -> int:
+    """How many neighbouring hashes share a home slot: home = hash // width, so homes are in the order of the hashes."""
+    return -(-(1 << 64) // _homes(rows))
+
+
+def _row_type(rows: int) -> np.dtype[Any]:
+    """The smallest type that holds every row and one more value, for the empty slots."""
+    return np.dtype(np.uint32 if rows < 2**32 - 1 else np.uint64)
+
+
+def _empty(dtype: np.dtype[Any]) -> int:
+    return int(np.iinfo(dtype).max)
+
+
+# ── Out of a bundle ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Passages:
+    """The passages of an open bundle, by row or by id. Opening reads nothing; texts stay on disk until asked for."""
+
+    def __init__(self, opened: bundle.Opened) -> None:
+        """Map the three files of the bundle."""
+        self._texts, self._offsets, self._ids = opened.view(TEXTS), opened.view(OFFSETS), opened.view(IDS)
+        self._rows = len(self._offsets.array) - 1
+        if (
+            self._rows < 0
+            or self._offsets.array.dtype != np.uint64
+            or self._ids.array.dtype != _row_type(self._rows)
+            or len(self._ids.array) <= _homes(self._rows)
+        ):
+            raise CorruptBundle(f"{OFFSETS} and {IDS} do not belong together; restore or rebuild the bundle")
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[Passage]:
+        for start in range(0, self._rows, ROWS_AT_ONCE):
+            yield from self._fetch(np.arange(start, min(start + ROWS_AT_ONCE, self._rows)))
+
+    def __contains__(self, outside_id: object) -> bool:
+        return isinstance(outside_id, str) and self._find(outside_id) is not None
+
+    def __getitem__(self, row: int) -> Passage:
+        return self.get([row])[0]
+
+    def get(self, rows: ArrayLike) -> list[Passage]:
+        """The passages of these rows, in the order given."""
+        wanted = np.asarray(rows)
+        if wanted.size == 0:
+            return []
+        if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
+            raise InvalidInput(f"rows must be whole numbers in one dimension, not {wanted.dtype} in {wanted.ndim}")
+        low, high = int(wanted.min()), int(wanted.max())
+        if low < 0 or high >= self._rows:
+            raise InvalidInput(f"there is no row {low if low < 0 else high}: the rows are 0 to {self._rows - 1}")
+        return self._fetch(wanted.astype(np.int64))
+
+    def row(self, outside_id: str) -> int:
+        """The row of the passage with this id."""
+        row = self._find(outside_id) if isinstance(outside_id, str) else None
+        if row is None:
+            raise InvalidInput(f"no passage has the id {outside_id!r}; ids are strings, spelt as in the input")
+        return row
+
+    def _find(self, outside_id: str) -> int | None:
+        try:
+            digest = _digest(outside_id)
+        except UnicodeEncodeError:  # what is no text cannot be an id
+            return None
+        for row in self._rows_from(int.from_bytes(digest, "big") // _home_width(self._rows)):
+            if row == _empty(self._ids.array.dtype):
+                return None
+            if row >= self._rows:
+                break
+            found = self._fetch(np.array([row]))[0].id
+            if found == outside_id:
+                return row
+            if _digest(found) > digest:  # rows stand in the order of their digests: ours would have come before
+                return None
+        raise CorruptBundle(f"{IDS} leads nowhere for {outside_id!r}; restore or rebuild the bundle")
+
+    def _rows_from(self, home: int) -> Iterator[int]:
+        """What the slots of the id map hold, from the home slot on."""
+        for start in range(home, len(self._ids.array), SLOTS_AT_ONCE):
+            slots = np.arange(start, min(start + SLOTS_AT_ONCE, len(self._ids.array)))
+            self._ids.require_rows(slots)
+            yield from self._ids.array[slots].tolist()
+
+    def _fetch(self, rows: NDArray[np.int64]) -> list[Passage]:
+        """The passages of rows that are there. Bytes are asked to be verified before they are read."""
+        self._offsets.require_rows(rows)
+        self._offsets.require_rows(rows + 1)
+        starts, ends = self._offsets.array[rows], self._offsets.array[rows + 1]
+        if not np.all((starts < ends) & (ends <= len(self._texts.array))):
+            raise CorruptBundle(f"{OFFSETS} points outside {TEXTS}; restore or rebuild the bundle")
+        return [self._parse(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _parse(self, start: int, end: int) -> Passage:
+        self._texts.require_bytes(start, end)
+        try:
+            return _from_line(self._texts.array[start:end].tobytes())
+        except (ValueError, KeyError, TypeError):
+            raise CorruptBundle(f"{TEXTS} holds no passage at byte {start}; restore or rebuild the bundle") from None

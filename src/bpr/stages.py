@@ -1,0 +1,65 @@
+"""The paper's two stages. Knows any index by its protocol; must not know files or text."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import kernels
+from .codes import Mask, Questions
+from .errors import InvalidInput
+from .index.protocol import Index
+from .kernels import Cancel, Limits
+from .records import Hits
+
+CANDIDATES = 1000  # the paper's l
+
+
+def search(
+    index: Index,
+    questions: Questions | ArrayLike,
+    k: int = 100,
+    candidates: int | None = CANDIDATES,
+    rerank: bool = True,
+    *,
+    mask: Mask | None = None,
+    threads: int | None = None,
+    deadline: float | None = None,
+    cancel: Cancel | None = None,
+) -> Hits:
+    """The k best passages of each question: Hits(rows int64[q, k], scores float32[q, k]).
+
+    1. Candidate generation: the `candidates` passages whose codes are nearest to the question's code.
+    2. Rerank: those by ⟨e_q, h_p⟩, the float question against the passage's bits.
+
+    questions: float[q, bits], or Questions. rerank=False keeps the order of distances, with the score ⟨h_q, h_p⟩ =
+    bits − 2·distance. candidates=None scores every passage (the paper's "without candidate generation").
+    mask: bool[n], the rows that may be returned. deadline: a value of time.monotonic(). threads: default all cores.
+    """
+    asked = questions if isinstance(questions, Questions) else Questions(questions)  # type: ignore[arg-type]
+    planes = index.planes
+    if asked.vectors.shape[1] != planes.bits:
+        raise InvalidInput(f"the questions have {asked.vectors.shape[1]} dimensions, the index has {planes.bits} bits")
+    limits = Limits(threads, deadline, cancel)
+    if candidates is None:
+        if not rerank:
+            raise InvalidInput(
+                "candidates=None scores every passage with the float question: that cannot go without rerank"
+            )
+        planes.about_to_read(None)
+        return Hits(
+            *kernels.scan_scores(planes.signs, planes.magnitudes, planes.levels, asked, k, mask=mask, limits=limits)
+        )
+    if candidates < k:
+        raise InvalidInput(f"{candidates} candidates cannot give {k} hits: candidates must be at least k")
+
+    # 1. candidate generation
+    rows, found = index.candidates(asked, candidates, mask=mask, threads=threads, deadline=deadline, cancel=cancel)
+    if index.scores_are_final:
+        return Hits(rows[:, :k].copy(), found[:, :k].astype(np.float32))
+    if not rerank:
+        return Hits(rows[:, :k].copy(), (planes.bits - 2 * found[:, :k]).astype(np.float32))
+
+    # 2. rerank
+    planes.about_to_read(rows)
+    return Hits(*kernels.rerank(planes.signs, planes.magnitudes, planes.levels, asked, rows, k, limits=limits))
