@@ -114,11 +114,12 @@ public:
             nb::gil_scoped_release release;
             work();
         }
+        if (PyErr_Occurred() != nullptr) throw nb::python_error();    // a Ctrl-C counts, whatever else ended the call
         switch (stop.reason()) {
             case bpr::Stop::Reason::none: return;
             case bpr::Stop::Reason::deadline: PyErr_SetString(PyExc_TimeoutError, "the deadline has passed"); break;
             case bpr::Stop::Reason::cancelled: PyErr_SetString(PyExc_InterruptedError, "cancelled"); break;
-            case bpr::Stop::Reason::interrupted: break;    // the handler's own exception is set
+            case bpr::Stop::Reason::interrupted: break;    // not reached: the handler's own exception was set
         }
         throw nb::python_error();
     }

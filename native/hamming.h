@@ -7,6 +7,7 @@
 // Ties, order, threads and deadlines are not known here (scan.cpp).
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,8 @@
 #include <vector>
 
 namespace bpr {
+
+static_assert(std::endian::native == std::endian::little, "planes and tables take the first byte of a code for the lowest of a word");
 
 // Memory for vector loads and stores: 64-byte aligned and a multiple of 64 bytes long.
 class Scratch {

@@ -35,11 +35,11 @@ bool Stop::now() {
     const bool asks = interrupted_ && this_thread() == caller_;
     if (!has_deadline_ && !asks) return reason() != Reason::none;
     const Clock::time_point time = Clock::now();
-    if (has_deadline_ && time >= deadline_) set(Reason::deadline);
     if (asks && time >= next_question_) {
         next_question_ = time + kBetweenQuestions;
         if (interrupted_()) set(Reason::interrupted);
     }
+    if (has_deadline_ && time >= deadline_) set(Reason::deadline);
     return reason() != Reason::none;
 }
 

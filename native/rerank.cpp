@@ -1,102 +1,171 @@
 // Scores by table look-up. A byte of signs (or a nibble of signs with its nibble of magnitudes) takes one of 256 values, so
 // the question's share of the score for each value is summed once and then looked up: 96 look-ups for 768 sign bits or
-// for 384 dimensions of two planes, instead of 768 multiplications and an unpacked row.
+// for 384 dimensions of two planes, instead of 768 multiplications and an unpacked row. All tables of a question are 96 KiB,
+// so rows are taken in groups, and a group goes through kBlockTables tables (which stay in the first-level cache) at a time.
 //
-// Every sum is made in one fixed order (pairs of nibbles in a table, then kLanes running sums, then pairs of those), with no
-// vector code of ours and no fused multiply-add (-ffp-contract=off): scores are the same bits on every machine.
+// Every sum is made in one fixed order (inside a table, then kLanes running sums, then pairs of those), with no vector code of
+// ours and no fused multiply-add (-ffp-contract=off): scores are the same bits on every machine.
 #include "rerank.h"
 
 #include "select.h"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 namespace bpr {
 namespace {
 
-constexpr std::size_t kLanes = 8;          // independent sums: hides the latency of an addition, and rounds less
-constexpr std::size_t kAhead = 16;         // candidates whose bytes are asked for before they are needed
-constexpr std::size_t kTileRows = 1024;    // rows that one question's table is used for before the next question's
+constexpr std::size_t kLanes = 8;           // independent sums: hides the latency of an addition, and rounds less
+constexpr std::size_t kBlockTables = 16;    // 16 KiB
+constexpr std::size_t kGroup = 256;         // rows: their sums are 8 KiB
+constexpr std::size_t kTileRows = 1024;     // rows that one question's tables are used for before the next question's
 constexpr std::size_t kTableBudget = 8 << 20;
+constexpr std::size_t kTried = 8;           // candidates that show whether a plane lies in memory or on disk
+constexpr std::chrono::microseconds kDiskTime{10};    // a fault that the page cache can serve takes about 1 µs
 
-// share[v]: the score of four values whose 0/1 choices are the bits of v, most significant first.
-void four_choices(const float* low, const float* high, float* share) {
-    for (unsigned v = 0; v < 16; ++v) {
-        const float first = (v & 8 ? high[0] : low[0]) + (v & 4 ? high[1] : low[1]);
-        const float second = (v & 2 ? high[2] : low[2]) + (v & 1 ? high[3] : low[3]);
-        share[v] = first + second;
-    }
+// 256 values of a byte of signs: the high nibble is the first four dimensions.
+void fill_one(const float* question, float* out) {
+    float nibble[2][16];
+    for (unsigned half = 0; half < 2; ++half)
+        for (unsigned v = 0; v < 16; ++v) {
+            const float* q = question + half * 4;
+            nibble[half][v] = ((v & 8 ? q[0] : -q[0]) + (v & 4 ? q[1] : -q[1])) + ((v & 2 ? q[2] : -q[2]) + (v & 1 ? q[3] : -q[3]));
+        }
+    for (unsigned high = 0; high < 16; ++high)
+        for (unsigned low = 0; low < 16; ++low) out[high * 16 + low] = nibble[0][high] + nibble[1][low];
 }
 
+// 256 values of a nibble of signs above its nibble of magnitudes: four dimensions, two by two.
+void fill_two(const float* question, const float* levels, float* out) {
+    float pair[2][4][4];    // [first or second two dimensions][their signs][their magnitudes]
+    for (unsigned half = 0; half < 2; ++half)
+        for (unsigned signs = 0; signs < 4; ++signs)
+            for (unsigned large = 0; large < 4; ++large) {
+                const float a = question[half * 2] * levels[large >> 1], b = question[half * 2 + 1] * levels[large & 1];
+                pair[half][signs][large] = (signs & 2 ? a : -a) + (signs & 1 ? b : -b);
+            }
+    for (unsigned v = 0; v < 64; ++v)
+        for (unsigned last = 0; last < 4; ++last) out[v * 4 + last] = pair[0][v >> 4][v & 3] + pair[1][v >> 2 & 3][last];
+}
+
+// One question's tables, and the scores they give.
 class Table {
 public:
-    Table(const Planes& planes, const float* question) : bytes_(planes.signs.bytes), two_(planes.magnitudes != nullptr) {
-        shares_.resize(bytes_ * 256 * (two_ ? 2 : 1));
+    Table(const Planes& planes, const float* question) : planes_(planes) {
+        const std::size_t bits = planes.signs.bytes * 8;
+        shares_.resize(bits / (two() ? 4 : 8) * 256);
         float* out = shares_.data();
-        if (two_) {
-            for (std::size_t i = 0; i < bytes_ * 8; i += 4, out += 256) fill_two(question + i, planes.levels, out);
-        } else {
-            for (std::size_t i = 0; i < bytes_ * 8; i += 8, out += 256) fill_one(question + i, out);
-        }
+        for (std::size_t i = 0; i < bits; i += two() ? 4 : 8, out += 256)
+            two() ? fill_two(question + i, planes.levels, out) : fill_one(question + i, out);
     }
 
-    float score(const std::uint8_t* signs, const std::uint8_t* magnitudes) const {
-        return two_ ? sum<2>(signs, magnitudes) : sum<1>(signs, magnitudes);
+    // scores[i] of the row `row_of(i)`, for i < count <= kGroup.
+    template <class Row>
+    void score(std::size_t count, Row row_of, float* scores) const {
+        two() ? score<2>(count, row_of, scores) : score<1>(count, row_of, scores);
     }
 
 private:
-    // 256 values of a byte of signs: the high nibble is the first four dimensions.
-    static void fill_one(const float* question, float* out) {
-        float minus[8], high[16], low[16];
-        for (int i = 0; i < 8; ++i) minus[i] = -question[i];
-        four_choices(minus, question, high);
-        four_choices(minus + 4, question + 4, low);
-        for (unsigned v = 0; v < 256; ++v) out[v] = high[v >> 4] + low[v & 15];
+    bool two() const { return planes_.magnitudes != nullptr; }
+
+    // Where the shares of the bytes of `signs` and `large` stand in their tables, for all bytes of a word at once: one plane
+    // has one table a byte; two planes have one for the high nibbles and one for the low ones.
+    template <int P>
+    static void places(std::uint64_t signs, std::uint64_t large, std::uint64_t* place) {
+        constexpr std::uint64_t kHigh = 0xF0F0F0F0F0F0F0F0ull, kLow = ~kHigh;
+        place[0] = P == 1 ? signs : (signs & kHigh) | (large >> 4 & kLow);
+        if constexpr (P == 2) place[1] = (signs << 4 & kHigh) | (large & kLow);
     }
 
-    // 256 values of a nibble of signs above its nibble of magnitudes.
-    static void fill_two(const float* question, const float* levels, float* out) {
-        for (unsigned v = 0; v < 256; ++v) {
-            float value[4];
-            for (unsigned i = 0; i < 4; ++i) {
-                const float size = question[i] * levels[v >> (3 - i) & 1];
-                value[i] = v >> (7 - i) & 1 ? size : -size;
+    template <int P>
+    static float share(const float* table, const std::uint64_t* place, std::size_t byte) {
+        const float first = table[place[0] >> byte * 8 & 255];
+        if constexpr (P == 1) return first;
+        else return first + table[256 + (place[1] >> byte * 8 & 255)];
+    }
+
+    // Add the shares of `bytes` <= kBlockTables / P bytes to the sums of one row; byte i belongs to lane i % kLanes.
+    template <int P>
+    static void add(const float* table, const std::uint8_t* signs, const std::uint8_t* large, std::size_t bytes, float* sums) {
+        float lanes[kLanes];
+        std::uint64_t s, m = 0, place[P];
+        std::memcpy(lanes, sums, sizeof(lanes));
+        std::size_t i = 0;
+        for (; i + 8 <= bytes; i += 8, table += 8 * P * 256) {
+            std::memcpy(&s, signs + i, 8);
+            if constexpr (P == 2) std::memcpy(&m, large + i, 8);
+            places<P>(s, m, place);
+            for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += share<P>(table + lane * P * 256, place, lane);
+        }
+        for (std::size_t lane = 0; i < bytes; ++i, ++lane, table += P * 256) {
+            places<P>(signs[i], P == 2 ? large[i] : 0, place);
+            lanes[lane] += share<P>(table, place, 0);
+        }
+        std::memcpy(sums, lanes, sizeof(lanes));
+    }
+
+    template <int P, class Row>
+    void score(std::size_t count, Row row_of, float* scores) const {
+        constexpr std::size_t kBytes = kBlockTables / P;
+        const std::size_t width = planes_.signs.bytes;
+        float sums[kGroup][kLanes] = {};
+        for (std::size_t first = 0; first < width; first += kBytes) {
+            const std::size_t bytes = std::min(kBytes, width - first);
+            const float* table = shares_.data() + first * P * 256;
+            for (std::size_t i = 0; i < count; ++i) {
+                const std::size_t at = row_of(i) * width + first;
+                const std::uint8_t* large = P == 2 ? planes_.magnitudes + at : nullptr;
+                bytes == kBytes ? add<P>(table, planes_.signs.data + at, large, kBytes, sums[i]) : add<P>(table, planes_.signs.data + at, large, bytes, sums[i]);
             }
-            out[v] = (value[0] + value[1]) + (value[2] + value[3]);
+        }
+        for (std::size_t i = 0; i < count; ++i) {
+            const float* s = sums[i];
+            scores[i] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
         }
     }
 
-    // The shares of one byte of the code, one table (one plane) or two (two planes).
-    template <int Planes>
-    static float share(const float* table, const std::uint8_t* signs, const std::uint8_t* magnitudes) {
-        if constexpr (Planes == 1) return table[*signs];
-        const unsigned s = *signs, m = *magnitudes;
-        return table[(s & 0xF0) | m >> 4] + table[256 + ((s & 0x0F) << 4 | (m & 0x0F))];
-    }
-
-    template <int Planes>
-    float sum(const std::uint8_t* signs, const std::uint8_t* magnitudes) const {
-        float lanes[kLanes] = {};
-        const float* table = shares_.data();
-        std::size_t i = 0;
-        for (; i + kLanes <= bytes_; i += kLanes, table += kLanes * Planes * 256)
-            for (std::size_t lane = 0; lane < kLanes; ++lane)
-                lanes[lane] += share<Planes>(table + lane * Planes * 256, signs + i + lane, magnitudes + i + lane);
-        for (std::size_t lane = 0; i < bytes_; ++i, ++lane, table += Planes * 256) lanes[lane] += share<Planes>(table, signs + i, magnitudes + i);
-        return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
-    }
-
-    std::size_t bytes_;
-    bool two_;
-    std::vector<float> shares_;    // [bytes * planes, 256]
+    const Planes& planes_;
+    std::vector<float> shares_;    // [tables, 256]
 };
 
-void prefetch(const Planes& planes, std::int64_t row) {
-    const std::size_t at = static_cast<std::size_t>(row) * planes.signs.bytes;
-    for (std::size_t i = 0; i < planes.signs.bytes; i += 64) {
-        __builtin_prefetch(planes.signs.data + at + i);
-        if (planes.magnitudes != nullptr) __builtin_prefetch(planes.magnitudes + at + i);
+// Reads a byte of every cache line of the row, for nothing but that the line is there afterwards. Loads of different rows
+// overlap; a prefetch instruction would be dropped where the page is not in the TLB, which for scattered rows is the rule.
+unsigned touch(const Planes& planes, std::int64_t row) {
+    const std::size_t bytes = planes.signs.bytes, at = static_cast<std::size_t>(row) * bytes;
+    unsigned sum = 0;
+    for (std::size_t i = 0; i < bytes + 63; i += 64) {
+        const std::size_t byte = at + std::min(i, bytes - 1);
+        sum += planes.signs.data[byte];
+        if (planes.magnitudes != nullptr) sum += planes.magnitudes[byte];
+    }
+    return sum;
+}
+
+// The compiler must believe that the bytes are needed.
+void touch(const Planes& planes, const std::int64_t* rows, std::size_t count) {
+    unsigned sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += touch(planes, rows[i]);
+    asm volatile("" ::"r"(sum));
+}
+
+// A second plane that lies on disk costs a page fault a candidate, one after the other. A few rows are tried; if that took
+// as long as a disk takes, the system is asked for all others at once, so that the disk can work on many of them together.
+void fetch_if_on_disk(const Planes& planes, const std::int64_t* rows, std::size_t count) {
+    using Clock = std::chrono::steady_clock;
+    const std::size_t tried = std::min(kTried, count);
+    const auto begin = Clock::now();
+    touch(planes, rows, tried);
+    if (Clock::now() - begin < tried * kDiskTime) return;
+    static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    for (std::size_t i = tried; i < count; ++i) {
+        const auto at = reinterpret_cast<std::uintptr_t>(planes.magnitudes + static_cast<std::size_t>(rows[i]) * planes.signs.bytes);
+        const std::uintptr_t start = at / page * page;
+        madvise(reinterpret_cast<void*>(start), at + planes.signs.bytes - start, MADV_WILLNEED);    // advice: may fail
     }
 }
 
@@ -107,19 +176,18 @@ void write(const std::vector<Scored>& best, std::int64_t* rows, float* scores) {
     }
 }
 
-float score_row(const Table& table, const Planes& planes, std::size_t row) {
-    const std::size_t at = row * planes.signs.bytes;
-    return table.score(planes.signs.data + at, planes.magnitudes != nullptr ? planes.magnitudes + at : planes.signs.data + at);
-}
-
 bool rerank_one(const Planes& planes, const float* question, const std::int64_t* candidates, std::size_t l, Stop& stop,
                 std::vector<Scored>& scored) {
+    if (planes.magnitudes != nullptr) fetch_if_on_disk(planes, candidates, l);
     const Table table(planes, question);
-    scored.resize(l);
-    for (std::size_t i = 0; i < l; ++i) {
-        if (i % kTileRows == 0 && stop.now()) return false;
-        if (i + kAhead < l) prefetch(planes, candidates[i + kAhead]);
-        scored[i] = {score_row(table, planes, static_cast<std::size_t>(candidates[i])), candidates[i]};
+    float scores[kGroup];
+    scored.clear();
+    for (std::size_t first = 0; first < l; first += kGroup) {
+        if (stop.now()) return false;
+        const std::size_t count = std::min(kGroup, l - first);
+        touch(planes, candidates + first, count);
+        table.score(count, [&](std::size_t i) { return static_cast<std::size_t>(candidates[first + i]); }, scores);
+        for (std::size_t i = 0; i < count; ++i) scored.push_back({scores[i], candidates[first + i]});
     }
     return true;
 }
@@ -143,6 +211,16 @@ void rerank(const Planes& planes, const FloatQuestions& questions, const std::in
 
 namespace {
 
+void score_tile(const Table& table, std::size_t first, std::size_t last, const Mask& mask, Best& best) {
+    float scores[kGroup];
+    for (; first < last; first += kGroup) {
+        const std::size_t count = std::min(kGroup, last - first);
+        table.score(count, [&](std::size_t i) { return first + i; }, scores);
+        for (std::size_t i = 0; i < count; ++i)
+            if (mask.bits == nullptr || (mask.bits[(first + i) / 8] >> ((first + i) % 8) & 1)) best.add(scores[i], static_cast<std::int64_t>(first + i));
+    }
+}
+
 // All rows against a batch of questions whose tables fit the cache together.
 void scan_batch(const Planes& planes, const FloatQuestions& questions, std::size_t k, const Mask& mask, unsigned threads,
                 Stop& stop, std::int64_t* rows, float* scores) {
@@ -155,9 +233,7 @@ void scan_batch(const Planes& planes, const FloatQuestions& questions, std::size
             const std::size_t last = std::min(planes.signs.rows, first + kTileRows);
             for (std::size_t j = 0; j < questions.count; ++j) {
                 if (stop.now()) return;
-                for (std::size_t row = first; row < last; ++row)
-                    if (mask.bits == nullptr || (mask.bits[row / 8] >> (row % 8) & 1))
-                        best[thread][j].add(score_row(tables[j], planes, row), static_cast<std::int64_t>(row));
+                score_tile(tables[j], first, last, mask, best[thread][j]);
             }
         }
     });
@@ -174,6 +250,7 @@ void scan_batch(const Planes& planes, const FloatQuestions& questions, std::size
 
 void scan_scores(const Planes& planes, const FloatQuestions& questions, std::size_t k, const Mask& mask, unsigned threads,
                  Stop& stop, std::int64_t* rows, float* scores) {
+    threads = useful_threads(threads, planes.signs.rows * planes.signs.bytes * std::min<std::size_t>(questions.count, 64));
     const std::size_t bits = planes.signs.bytes * 8, table_bytes = planes.signs.bytes * 1024 * (planes.magnitudes != nullptr ? 2 : 1);
     const std::size_t batch = std::clamp<std::size_t>(kTableBudget / table_bytes, 1, std::max<std::size_t>(1, (1 << 20) / (k + 1)));
     for (std::size_t first = 0; first < questions.count && stop.reason() == Stop::Reason::none && k > 0; first += batch) {

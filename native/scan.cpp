@@ -205,11 +205,11 @@ private:
     std::atomic<std::size_t> next_{0};
 };
 
+}  // namespace
+
 unsigned useful_threads(unsigned threads, std::size_t bytes) {
     return static_cast<unsigned>(std::clamp<std::size_t>(bytes / kBytesPerThread + 1, 1, threads));
 }
-
-}  // namespace
 
 void scan(const Codes& codes, const Codes& questions, std::size_t l, const Mask& mask, unsigned threads, Stop& stop,
           std::int64_t* rows, std::int32_t* distances) {

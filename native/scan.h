@@ -19,6 +19,9 @@ struct Mask {
     std::size_t live;    // how many are set
 };
 
+// As many threads as a comparison of that many bytes (a code once for each question) is worth waking.
+unsigned useful_threads(unsigned threads, std::size_t bytes);
+
 // For each question the l nearest live rows by (distance, row). l <= mask.live. Results are complete only while
 // stop.reason() is none. rows, distances: [questions, l].
 void scan(const Codes& codes, const Codes& questions, std::size_t l, const Mask& mask, unsigned threads, Stop& stop,

@@ -79,7 +79,7 @@ class Questions:
         codes = pack(given) if self.codes is None else checked_codes(self.codes)
         if codes.shape != (len(given), given.shape[1] // 8):
             raise InvalidInput(f"question codes {codes.shape} do not fit question vectors {given.shape}")
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused next
+        with _overflow_is_infinite():
             vectors = finite(np.ascontiguousarray(given, np.float32))
         object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "codes", codes)
@@ -123,25 +123,31 @@ class Transform:
         """Measure mean and spread on (evenly spaced) vectors: float[n, dim]. `bits` > dim stacks rotations."""
         vectors = checked_vectors(vectors)
         dim = vectors.shape[1]
-        if bits is not None and bits != dim and not rotate:
-            raise InvalidInput(f"the vectors have {dim} dimensions: {bits} bits need a rotation")
+        bits = checked_bits(dim if bits is None else bits)
+        if bits != dim and not rotate:
+            raise InvalidInput(
+                f"the vectors have {dim} dimensions: {bits} bits need a rotation (rotate=True, --rotate)"
+            )
         step = max(1, -(-len(vectors) // SAMPLE_ROWS))
-        sample = finite(np.asarray(vectors[::step], np.float64))
+        sample = finite(np.asarray(vectors[::step], np.float64), step=step)
         mean = sample.mean(axis=0) if center and len(sample) else np.zeros(dim)
-        rotation = random_rotation(dim, bits or dim, seed) if rotate else None
+        rotation = random_rotation(dim, bits, seed) if rotate else None
         turned = sample - mean if rotation is None else (sample - mean) @ rotation
         spread = np.sqrt((turned**2).mean(axis=0)) if scale and len(sample) else np.ones(turned.shape[1])
-        spread[spread == 0] = 1  # a dimension that never varies says nothing, whatever its scale
-        return cls(mean.astype(np.float32), rotation, spread.astype(np.float32))
+        scales = spread.astype(np.float32)
+        scales[scales == 0] = 1  # a dimension that never varies says nothing, whatever its scale
+        return cls(mean.astype(np.float32), rotation, scales)
 
     def passages(self, vectors: Floats) -> NDArray[np.float32]:
         """x = (p − μ)R / σ, whose signs and magnitudes are the code: float[n, dim] → float32[n, bits]."""
-        return self._turn(np.asarray(self._checked(vectors), np.float32) - self.mean) / self.scales
+        with _overflow_is_infinite():
+            return self._turn(np.asarray(self._checked(vectors), np.float32) - self.mean) / self.scales
 
     def questions(self, vectors: Floats) -> Questions:
         """Bits from (q − μ)R, scores from qR·σ: float[q, dim] → Questions."""
-        floats = finite(np.asarray(self._checked(vectors), np.float32))
-        return Questions(self._turn(floats) * self.scales, pack(self._turn(floats - self.mean)))
+        with _overflow_is_infinite():
+            floats = np.asarray(self._checked(vectors), np.float32)
+            return Questions(self._turn(floats) * self.scales, pack(self._turn(floats - self.mean)))
 
     def _turn(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         return vectors if self.rotation is None else vectors @ self.rotation
@@ -167,7 +173,7 @@ def random_rotation(dim: int, bits: int, seed: int) -> NDArray[np.float32]:
 
 def checked_vectors(vectors: ArrayLike) -> Floats:
     """The same as an array float[n, width]; anything else is InvalidInput."""
-    array = np.asarray(vectors)
+    array = _as_array(vectors)
     if array.ndim != 2:
         raise InvalidInput(
             f"vectors must have two axes [n, dimensions], not the shape {array.shape}; one vector is vector[None]"
@@ -175,6 +181,13 @@ def checked_vectors(vectors: ArrayLike) -> Floats:
     if array.dtype.kind != "f":
         raise InvalidInput(f"vectors must be floats, not {array.dtype}")
     return array
+
+
+def _as_array(values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InvalidInput(f"this is not an array of numbers: {error}") from error
 
 
 def checked_bits(bits: int) -> int:
@@ -188,7 +201,7 @@ def checked_bits(bits: int) -> int:
 
 def checked_codes(codes: ArrayLike) -> Codes:
     """The same as a C-contiguous array uint8[n, 1..512]."""
-    array = np.asarray(codes)
+    array = _as_array(codes)
     if array.ndim != 2 or array.dtype != np.uint8 or not MIN_BITS <= array.shape[1] * 8 <= MAX_BITS:
         raise InvalidInput(
             f"codes must be uint8[n, 1 to {MAX_BITS // 8}], not {array.dtype}{list(array.shape)}; bpr.pack makes them"
@@ -204,10 +217,15 @@ def checked_levels(levels: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def finite(vectors: Any, first_row: int = 0) -> Any:
-    """The same array; NaN or infinity in it is InvalidInput, which names the row."""
+def _overflow_is_infinite() -> np.errstate:
+    """Values beyond float32 become infinite without a warning: `finite` refuses them next."""
+    return np.errstate(over="ignore", invalid="ignore")
+
+
+def finite(vectors: Any, first_row: int = 0, step: int = 1) -> Any:
+    """The same array; NaN or infinity in it is InvalidInput, which names the row (row i here is first_row + i·step)."""
     if not np.isfinite(vectors).all():
-        row = first_row + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+        row = first_row + step * int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
         raise InvalidInput(f"vector {row} contains NaN or infinity: its bits would mean nothing")
     return vectors
 

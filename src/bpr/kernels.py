@@ -212,7 +212,7 @@ def _explained() -> Iterator[None]:
 def _count(name: str, value: int) -> int:
     if value < 1:
         raise InvalidInput(f"{name} must be at least 1, not {value}")
-    return int(value)
+    return min(int(value), 1 << 48)  # the kernel gives what there is
 
 
 def _rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -223,6 +223,7 @@ def _bits(mask: Mask | None, rows: int) -> NDArray[np.uint8] | None:
     """One bit a row, least significant first, as the kernel wants it."""
     if mask is None:
         return None
+    mask = np.asarray(mask)
     if mask.shape != (rows,) or mask.dtype != np.bool_:
         raise InvalidInput(f"a mask must be bool[{rows}], one for each row, not {mask.dtype}{list(mask.shape)}")
     return np.packbits(mask, bitorder="little")

@@ -38,6 +38,8 @@ def search(
     """
     asked = questions if isinstance(questions, Questions) else Questions(questions)  # type: ignore[arg-type]
     planes = index.planes
+    if k < 1:
+        raise InvalidInput(f"k must be at least 1, not {k}")
     if asked.vectors.shape[1] != planes.bits:
         raise InvalidInput(f"the questions have {asked.vectors.shape[1]} dimensions, the index has {planes.bits} bits")
     limits = Limits(threads, deadline, cancel)
