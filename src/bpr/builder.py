@@ -72,19 +72,16 @@ def load_vectors(vectors: ArrayLike | str | Path) -> Floats:
     if not isinstance(vectors, (str, Path)):
         return checked_vectors(vectors)
     try:
-        mapped = np.load(vectors, mmap_mode="r", allow_pickle=False)
+        # Not np.load, which would also open archives and pickles.
+        return checked_vectors(np.lib.format.open_memmap(vectors, mode="r"))
     except OSError as error:
         raise storage_error("read", Path(vectors), error) from error
-    except (ValueError, EOFError) as error:
+    except InvalidInput as error:
+        raise InvalidInput(f"{vectors}: {error}") from error
+    except Exception as error:  # numpy's header parser lets a hostile header raise almost anything
         raise InvalidInput(
             f"{vectors} is not a plain .npy array of numbers (numpy.save writes one): {error}"
         ) from error
-    if not isinstance(mapped, np.ndarray):
-        raise InvalidInput(f"{vectors} holds several arrays; one .npy array is needed (numpy.save writes one)")
-    try:
-        return checked_vectors(mapped)
-    except InvalidInput as error:
-        raise InvalidInput(f"{vectors}: {error}") from error
 
 
 def load_transform(opened: bundle.Opened) -> Transform:
@@ -121,7 +118,8 @@ def _write_plane(
 ) -> None:
     with new.array(name, np.dtype(np.uint8), (width,)) as out:
         for rows in blocks(len(floats)):
-            out.append(packed(transform.passages(finite(np.asarray(floats[rows]), rows.start))))
+            block = transform.passages(finite(np.asarray(floats[rows]), rows.start))
+            out.append(packed(finite(block, rows.start)))
             say(f"writing {name}", rows.stop, len(floats))
 
 
