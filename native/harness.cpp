@@ -166,8 +166,7 @@ void bench(std::size_t rows, std::size_t bytes, unsigned threads) {
         if (const char* only = std::getenv("BPR_SIMD"); only != nullptr && std::strcmp(only, k->name) != 0) continue;
         use_level(k->name);
         for (const std::size_t count : {1, 2, 4, 6, 8, 16, 64, 256}) {
-            if (const char* only = std::getenv("ONLY"); only && std::atoi(only) != (int)count) continue;
-            const double ms = best_ms([&] { scan(all, {questions.data(), count, bytes}, std::min<std::size_t>(std::getenv("L") ? (std::size_t)std::atoi(std::getenv("L")) : 1000, rows), {nullptr, rows}, threads, stop, found.data(), far.data()); });
+            const double ms = best_ms([&] { scan(all, {questions.data(), count, bytes}, std::min<std::size_t>(1000, rows), {nullptr, rows}, threads, stop, found.data(), far.data()); });
             std::printf("%-8s %3zu questions: %8.3f ms each, %.3f ns a code\n", k->name, count, ms / static_cast<double>(count),
                         ms * 1e6 * threads / static_cast<double>(count) / static_cast<double>(rows));
         }

@@ -73,7 +73,8 @@ def load_vectors(vectors: ArrayLike | str | Path) -> Floats:
         return checked_vectors(vectors)
     try:
         # Not np.load, which would also open archives and pickles.
-        return checked_vectors(np.lib.format.open_memmap(vectors, mode="r"))
+        with np.errstate(over="ignore"):  # a header may claim any size
+            return checked_vectors(np.lib.format.open_memmap(vectors, mode="r"))
     except OSError as error:
         raise storage_error("read", Path(vectors), error) from error
     except InvalidInput as error:

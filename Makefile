@@ -1,0 +1,56 @@
+# What people and CI run. Nothing else hides elsewhere.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench reliability sanitize neon clean
+
+help:            ## this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+install: $(VENV)/.installed    ## a virtual environment with bpr and all that its checks need
+
+$(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: install    ## index the sample passages and search them
+	$(BIN)/python examples/quickstart.py
+
+check: install   ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check      ## all checks and tests, with branch coverage (at least 95 %)
+	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term --cov-fail-under=95
+
+reliability: install    ## the whole campaigns: property tests, mutations, kills, power cuts (make test runs a slice)
+	BPR_CAMPAIGN=full $(BIN)/pytest tests/reliability tests/properties
+
+bench: install   ## this machine against its peers → benchmarks/results/*.json → docs/benchmarks.md
+	$(BIN)/python benchmarks/scan.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/report.py
+
+sanitize:        ## the kernel and its tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake -S . -B build/sanitize -DCMAKE_BUILD_TYPE=Release -DBPR_SANITIZE=ON
+	cmake --build build/sanitize --parallel $(JOBS)
+	build/sanitize/harness
+	$(PYTHON) -m venv build/sanitize-venv
+	build/sanitize-venv/bin/pip install --quiet -c constraints.txt -C cmake.define.BPR_SANITIZE=ON '.[dev]'
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+		build/sanitize-venv/bin/pytest -p no:cacheprovider tests/test_kernels.py tests/test_index.py tests/test_stages.py tests/properties
+
+neon:            ## the ARM kernel, cross-compiled and run under emulation (needs g++-aarch64-linux-gnu and qemu-user)
+	cmake -S . -B build/neon -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static
+	cmake --build build/neon --parallel $(JOBS)
+	qemu-aarch64 build/neon/harness
+
+clean:           ## everything that was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
