@@ -1,0 +1,169 @@
+"""This machine against its peers: the same codes, the same questions, in one run, turn by turn.
+
+`bpr bench` and benchmarks/ call it. Times on a shared machine say little; ratios of runs that took turns say much, so
+every figure here is measured beside the ones it is compared with, and beside the physical limit: reading the codes
+once.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import kernels
+from .baselines import FaissFlat, usearch_exact
+from .codes import Codes, Questions
+from .index import ScanIndex
+from .kernels import Limits
+from .stages import search
+
+CANDIDATES, HITS = 1000, 100
+SLOW_PEER = "usearch exact"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one system took in one setting. `best` and `middle`: milliseconds a question, over `rounds` runs."""
+
+    what: str
+    system: str
+    rows: int
+    bits: int
+    questions: int
+    threads: int
+    best: float
+    middle: float
+    rounds: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON-able dict."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One comparison: so many rows, bits, questions and threads."""
+
+    rows: int = 1_000_000
+    bits: int = 768
+    questions: int = 64
+    threads: int = 1
+    rounds: int = 5
+
+    def take_turns(self, what: str, systems: Mapping[str, Callable[[], object]]) -> list[Timing]:
+        """Run every system once in each round, so that a slow moment of the machine meets all of them."""
+        times: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(self.rounds):
+            for name, run in systems.items():
+                begin = time.perf_counter()
+                run()
+                times[name].append((time.perf_counter() - begin) * 1000 / self.questions)
+        return [
+            Timing(what, name, self.rows, self.bits, self.questions, self.threads, min(took), median(took), self.rounds)
+            for name, took in times.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Random codes and questions: the kernel's work does not depend on what the bits say, but for how many tie."""
+
+    codes: Codes  # uint8[n, bits/8]
+    vectors: NDArray[np.float32]  # float32[512, bits]
+
+    @classmethod
+    def random(cls, rows: int, bits: int, seed: int = 0) -> Data:
+        """The same for the same seed."""
+        generator = np.random.default_rng(seed)
+        codes = np.frombuffer(generator.bytes(rows * bits // 8), np.uint8).reshape(rows, bits // 8)
+        return cls(codes, generator.standard_normal((512, bits), np.float32))
+
+
+def compare_candidates(data: Data, peer: FaissFlat | None, setting: Setting, *, slow_peers: bool) -> list[Timing]:
+    """The first stage: ours, Faiss both ways, usearch where it is not too slow, and the limit."""
+    asked, l, threads = Questions(data.vectors[: setting.questions]), min(CANDIDATES, setting.rows), setting.threads
+    limits = Limits(threads)
+    systems: dict[str, Callable[[], object]] = {
+        "bpr": lambda: kernels.scan(data.codes, asked.codes, l, limits=limits),
+        "read once": lambda: kernels.read_all(data.codes, limits),
+    }
+    if peer is not None:
+        systems["faiss heap"] = lambda: peer.candidates(asked.codes, l, threads=threads, heap=True)
+        systems["faiss counting"] = lambda: peer.candidates(asked.codes, l, threads=threads, heap=False)
+    if slow_peers:
+        systems[SLOW_PEER] = lambda: usearch_exact(data.codes, asked.codes, l, threads=threads)
+    return setting.take_turns("candidates", systems)
+
+
+def compare_two_stages(data: Data, peer: FaissFlat | None, setting: Setting) -> list[Timing]:
+    """Both stages end to end, and our second stage alone."""
+    vectors, threads = data.vectors[: setting.questions], setting.threads
+    index, asked, limits = ScanIndex(data.codes), Questions(vectors), Limits(threads)
+    rows, _ = index.candidates(asked, CANDIDATES)
+    systems: dict[str, Callable[[], object]] = {
+        "bpr": lambda: search(index, vectors, HITS, CANDIDATES, threads=threads),
+        "bpr, rerank alone": lambda: kernels.rerank(data.codes, None, None, asked, rows, HITS, limits=limits),
+    }
+    if peer is not None:
+        systems["authors' path, heap"] = lambda: peer.two_stages(vectors, CANDIDATES, HITS, threads=threads, heap=True)
+        systems["authors' path, counting"] = lambda: peer.two_stages(
+            vectors, CANDIDATES, HITS, threads=threads, heap=False
+        )
+    return setting.take_turns("two stages", systems)
+
+
+def run(rows: int, bits: int, thread_counts: list[int], question_counts: list[int], rounds: int) -> Iterator[Timing]:
+    """Everything `bpr bench` prints, as it is measured."""
+    data = Data.random(rows, bits)
+    peer = FaissFlat(data.codes)
+    for threads in thread_counts:
+        for questions in question_counts:
+            setting = Setting(rows, bits, questions, threads, rounds)
+            yield from compare_candidates(data, peer, setting, slow_peers=questions <= 64)
+            yield from compare_two_stages(data, peer, setting)
+
+
+def ratio(timings: list[Timing], ours: str, theirs: str) -> float:
+    """How many times faster `ours` is than the best system whose name begins with `theirs`, by the best runs."""
+    own = next(t.best for t in timings if t.system == ours)
+    return min(t.best for t in timings if t.system.startswith(theirs)) / own
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "processor": _processor(),
+        "threads": Limits().thread_count(),
+        "simd": kernels.simd_level(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("binary-passage-retriever", "numpy", "faiss-cpu", "usearch")},
+    }
+
+
+def _processor() -> str:
+    """The processor's name, and its family and model where the name says nothing."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    except OSError:
+        return platform.processor() or platform.machine()
+    known = {key.strip(): value.strip() for key, value in facts.items()}
+    return (
+        f"{known.get('model name', platform.machine())} (family {known.get('cpu family')}, model {known.get('model')})"
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
