@@ -1,0 +1,56 @@
+"""What the benchmarks share: figures with their targets, and where results go."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bpr import bench
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured number and the bar it is held to: at least (or, with `most`, at most) `target`."""
+
+    name: str
+    value: float
+    target: float
+    most: bool = False
+    unit: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.target if self.most else self.value >= self.target
+
+    def __str__(self) -> str:
+        bar = f"{'≤' if self.most else '≥'} {self.target:g}{self.unit}"
+        return f"{'holds ' if self.holds else 'FAILS '} {self.value:8.3g}{self.unit:5} ({bar:>10})  {self.name}"
+
+
+def save(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **more: Any) -> None:
+    """Write results/NAME.json and print the figures; exit 1 where one does not hold."""
+    RESULTS.mkdir(exist_ok=True)
+    result = {
+        "command": f"python benchmarks/{name}.py",
+        "machine": bench.machine(),
+        "timings": [timing.to_dict() for timing in timings],
+        "figures": [{**asdict(figure), "holds": figure.holds} for figure in figures],
+        **more,
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print("\n".join(str(figure) for figure in figures))
+    sys.exit(not all(figure.holds for figure in figures))
+
+
+def say(timings: list[bench.Timing]) -> list[bench.Timing]:
+    """Print timings as they come."""
+    for t in timings:
+        setting = f"{t.rows:>11,} rows {t.bits} bits {t.questions:>3} questions {t.threads} threads"
+        print(f"{t.what:<11} {setting}  {t.best:9.3f} ms  {t.system}", flush=True)
+    return timings
