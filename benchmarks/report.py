@@ -170,8 +170,8 @@ The authors' path is Faiss's binary index, then the candidates' bits unpacked to
 
 ## A second plane on disk
 
-Rerank of 1,000 scattered candidates of {2 * memory["rows"]:,} rows of 384 bits in two planes. Cold: the second plane was
-dropped from the page cache before. Warm: it was not, but it is newly mapped, so its pages are still mapped one by
+Rerank of 1,000 scattered candidates of {2 * memory["rows"]:,} rows of 384 bits in two planes. Cold: the second plane
+was dropped from the page cache before. Warm: it was not, but it is newly mapped, so its pages are still mapped one by
 one. Page by page is what a plain memory map does; bpr sees after a few candidates that they come from disk and
 asks for the rest at once.
 

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <pthread.h>
 #include <system_error>
@@ -111,16 +112,17 @@ private:
 // threads and perhaps a locked mutex, so it leaves the old pool alone and begins a new one.
 std::atomic<Pool*> pool{nullptr};
 
-void forget_pool() { pool.store(new Pool); }
+void forget_pool() { pool.store(nullptr); }
 
 Pool& the_pool() {
-    static const bool once = [] {
-        pool.store(new Pool);
-        pthread_atfork(nullptr, nullptr, forget_pool);
-        return true;
-    }();
-    (void)once;
-    return *pool.load();
+    static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
+    (void)registered;
+    Pool* current = pool.load();
+    if (current == nullptr) {
+        auto fresh = std::make_unique<Pool>();
+        if (pool.compare_exchange_strong(current, fresh.get())) current = fresh.release();
+    }
+    return *current;
 }
 
 }  // namespace
