@@ -1,0 +1,193 @@
+"""What a person sees: messages, progress bars, hits, tables, the health report. The only importer of rich.
+
+The command line calls it. It turns values into lines and must not know how they came about. Whatever stems from files
+or names passes `plain` on its way, so that no passage can take over a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from . import builder
+    from .health import Distances, Health
+    from .records import Hit
+
+TEXT_SHOWN = 2000  # characters of a passage that are looked at for the line that shows its beginning
+WIDEST_BAR = 50  # characters of a bar in a histogram
+
+# What could move the cursor, colour the screen, break the line or turn its direction: the control characters of ASCII
+# and Latin-1, Unicode's line ends and bidirectional overrides, and halves of surrogate pairs, which no stream takes.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+
+
+def plain(text: str) -> str:
+    """Text from files or names as it may go to a terminal: one line, without control characters."""
+    return _CONTROLS.sub(" ", text)
+
+
+def count(number: int, what: str) -> str:
+    """1 passage, 2,000 passages."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def size(number: float) -> str:
+    """Bytes for people, in powers of ten: 4.8 MB."""
+    if number < 1000:
+        return f"{number:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        number /= 1000
+        if number < 999.95:
+            return f"{number:.1f} {unit}"
+    return f"{number / 1000:,.1f} TB"
+
+
+def saving(facts: Mapping[str, Any]) -> str:
+    """How much smaller the codes are than the vectors."""
+    codes, floats = facts["code_bytes"], facts["float32_bytes"]
+    smaller = f": {floats / codes:.3g}× smaller" if codes else ""
+    return f"{size(codes)} of codes; float32 vectors would need {size(floats)}{smaller}"
+
+
+def shape(facts: Mapping[str, Any]) -> str:
+    """Bits and planes."""
+    return f"{count(facts['bits'], 'bit')}, {count(facts['planes'], 'plane')}"
+
+
+# ── Messages and progress, on stderr ─────────────────────────────────────────────────────────────────────────────────
+
+
+def message(text: str, style: str = "") -> None:
+    """One line on stderr."""
+    _console(stderr=True).print(Text(plain(text), style), soft_wrap=True)
+
+
+@contextmanager
+def bars(shown: bool) -> Iterator[builder.Progress]:
+    """What long work calls as it goes on: draws a bar for each part of it, if that is wanted and a person looks on."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda what, done, total: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(None), TaskProgressColumn(), TimeRemainingColumn(compact=True)
+    tasks: dict[str, TaskID] = {}
+    console = _console(stderr=True)
+    with Progress(*columns, console=console, transient=True, expand=True, redirect_stdout=False) as progress:
+
+        def say(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield say
+
+
+def _console(stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+# ── Results, on stdout ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def print_json(value: Any) -> None:
+    """One line. In ASCII: every encoding can store it, and no control character reaches a terminal."""
+    print(json.dumps(value, ensure_ascii=True))
+
+
+def print_hits(question: int, hits: list[Hit]) -> None:
+    """Two lines a hit, none wider than the terminal: rank, score, id and title; the beginning of the text."""
+    console = _console()
+    ids, scores = [plain(hit.id) for hit in hits], [f"{hit.score:,.4f}" for hit in hits]
+    ranks_wide, scores_wide = len(str(len(hits))) + 2, max(map(len, scores))
+    ids_wide = min(max(map(cell_len, ids)), console.width // 3)
+    lines = [Text(f"question {question}", "bold")]
+    for hit, outside_id, score in zip(hits, ids, scores, strict=True):
+        start = Text.assemble(f"{hit.rank:>{ranks_wide}}  ", (f"{score:>{scores_wide}}", "cyan"), "  ")
+        name = Text(outside_id)
+        name.truncate(ids_wide, overflow="ellipsis", pad=True)
+        text = " ".join(plain(hit.text[:TEXT_SHOWN]).split())
+        lines.append(Text.assemble(start, name, "  ", (plain(hit.title), "bold")))
+        lines.append(Text(" " * (ranks_wide + 2) + text))
+    for line in lines:
+        line.truncate(console.width, overflow="ellipsis")
+        line.rstrip()
+    console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """What `bpr info` knows of a bundle."""
+    done = [word for word in ("centered", "rotated") if facts[word]]
+    _print_grid(
+        [
+            ("bundle", plain(facts["bundle"])),
+            ("generation", facts["generation"]),
+            ("passages", f"{facts['rows']:,}"),
+            ("codes", f"{shape(facts)}, from {count(facts['dimensions'], 'dimension')}"),
+            ("transform", ", ".join(done) or "none"),
+            ("model", plain(facts["model"] or "none: built from vectors")),
+            ("size", saving(facts)),
+        ]
+    )
+    files = [*sorted(facts["files"].items()), ("in all", facts["bytes"])]
+    rows = [(name, size(bytes), f"{bytes / max(facts['rows'], 1):,.1f} B") for name, bytes in files]
+    _print_grid([("file", "size", "a passage"), *rows], justify="right")
+
+
+def print_health(health: Health) -> None:
+    """The code-health report, with a histogram and what to do about it."""
+    console, balance = _console(), health.balance
+    console.print(f"Code health, on {health.sampled:,} of {count(health.rows, 'passage')}", style="bold")
+    rows = [
+        ("ones in a bit", f"{balance.mean:.2f} on average, {balance.min:.2f} to {balance.max:.2f}"),
+        ("unbalanced", f"{balance.unbalanced:,} of {count(health.bits, 'bit')}, ones outside 0.1 to 0.9"),
+        ("dead", f"{len(health.dead):,} of {count(health.bits, 'bit')}"),
+        ("entropy", f"{health.entropy:.3f} a bit, {health.entropy_total:,.1f} in all"),
+        ("duplicates", f"{health.duplicates:.2%}"),
+    ]
+    if (r := health.correlation) is not None:
+        rows.append(("correlation", f"{r.mean:.3f} on average, bits {r.pair[0]} and {r.pair[1]}: {r.strongest:+.2f}"))
+    if (d := health.distances) is not None:
+        rows.append(("nearest", f"{d.nearest_mean:,.1f} on average, {d.nearest_min:,} to {d.nearest_max:,}"))
+        rows.append(("distance", f"{d.mean:,.1f} ± {d.spread:,.1f}, {d.min:,} to {d.max:,}"))
+        rows.append(("", f"spread like {d.independent_bits:,.0f} independent bits"))
+    _print_grid(rows)
+    if health.distances is not None:
+        _print_histogram(console, health.distances)
+    for sentence in health.warnings():
+        console.print(f"warning: {sentence}", style="yellow")
+    if not health.warnings():
+        console.print("The codes look healthy.", style="green")
+
+
+def _print_histogram(console: Console, distances: Distances) -> None:
+    """A bar for each bin, to an eighth of a character."""
+    console.print(f"Distances of {count(distances.pairs, 'pair')}", style="bold")
+    most = max(pairs for _, _, pairs in distances.histogram)
+    labels = [f"{low}" if low == high else f"{low}–{high}" for low, high, _ in distances.histogram]
+    wide = max(map(len, labels))
+    room = max(1, min(WIDEST_BAR, console.width - wide - len(f"{most:,}") - 3))
+    for label, (_, _, pairs) in zip(labels, distances.histogram, strict=True):
+        full, eighths = divmod(round(8 * room * pairs / most), 8)
+        console.print(f"{label:>{wide}}  {'█' * full}{_EIGHTHS[eighths]} {pairs:,}", soft_wrap=True)
+    console.print()
+
+
+def _print_grid(rows: Iterable[tuple[str, ...]], justify: Literal["left", "right"] = "left") -> None:
+    """Aligned columns; values that are too long for the terminal go on below. An empty line follows."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for row in rows:
+        grid.add_row(*(Text(cell, justify="left" if number == 0 else justify) for number, cell in enumerate(row)))
+    console = _console()
+    console.print(grid)
+    console.print()
