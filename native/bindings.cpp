@@ -1,6 +1,7 @@
 // The only file that knows Python: checks dtype, shape, contiguity and bounds, releases the GIL, calls. No algorithm.
 #include "hamming.h"
 #include "rerank.h"
+#include "rotate.h"
 #include "scan.h"
 
 #include <cmath>
@@ -24,6 +25,7 @@ constexpr unsigned kMaxThreads = 1024;
 
 using CodesArray = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatsArray = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using PanelsArray = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using RowsArray = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using BitsArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flag = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -178,6 +180,17 @@ auto scan_scores(const CodesArray& codes, std::optional<CodesArray> magnitudes, 
     return nb::make_tuple(best.array(), scores.array());
 }
 
+auto rotate(const FloatsArray& vectors, const PanelsArray& panels, unsigned threads) {
+    require(vectors.shape(1) == panels.shape(1) && panels.shape(2) == bpr::kPanel, "vectors and rotation differ in dimensions");
+    const std::size_t columns = panels.shape(0) * bpr::kPanel;
+    Owned<float> out(vectors.shape(0), columns);
+    Call call(-1, std::nullopt, threads);
+    call.run([&] {
+        bpr::rotate(vectors.data(), vectors.shape(0), vectors.shape(1), panels.data(), columns, call.threads, call.stop, out.data.get());
+    });
+    return out.array();
+}
+
 std::uint64_t read_all(const CodesArray& codes, unsigned threads) {
     Call call(-1, std::nullopt, threads);
     std::uint64_t total = 0;
@@ -203,6 +216,7 @@ NB_MODULE(_native, m) {
           "rows"_a.noconvert(), "k"_a, "threads"_a, "seconds"_a, "cancel"_a.noconvert().none());
     m.def("scan_scores", &scan_scores, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a,
           "questions"_a.noconvert(), "k"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("rotate", &rotate, "vectors"_a.noconvert(), "panels"_a.noconvert(), "threads"_a);
     m.def("read_all", &read_all, "codes"_a.noconvert(), "threads"_a);
     m.def("levels", &levels);
     m.def("level", [] { return std::string(bpr::level().name); });

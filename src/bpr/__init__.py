@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .builder import build as build
     from .codes import Questions as Questions
-    from .codes import Transform as Transform
     from .codes import pack as pack
     from .codes import pack_magnitudes as pack_magnitudes
     from .codes import unpack as unpack
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from .retriever import Retriever as Retriever
     from .retriever import open as open
     from .stages import search as search
+    from .transform import Transform as Transform
 
 from .errors import (
     BprError,
@@ -55,7 +55,7 @@ _HOMES = {
     "Questions": "codes",
     "Retriever": "retriever",
     "ScanIndex": "index",
-    "Transform": "codes",
+    "Transform": "transform",
     "build": "builder",
     "open": "retriever",
     "pack": "codes",

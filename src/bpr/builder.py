@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import bundle, passages
-from .codes import LEVELS, Floats, Transform, blocks, checked_bits, checked_vectors, finite, pack, pack_magnitudes
+from .codes import LEVELS, Floats, blocks, checked_bits, checked_vectors, finite, pack, pack_magnitudes
 from .disk import storage_error
 from .errors import InvalidInput
 from .records import Passage
+from .transform import Transform
 
 # What the files of a bundle are called.
 SIGNS, MAGNITUDES = "signs.npy", "magnitudes.npy"
@@ -96,9 +97,7 @@ def _transform(floats: Floats, planes: int, center: bool, rotate: bool, bits: in
         if bits not in (None, floats.shape[1]):
             raise InvalidInput(f"the vectors have {floats.shape[1]} dimensions: {bits} bits need a rotation (--rotate)")
         return Transform.identity(checked_bits(floats.shape[1]))
-    transform = Transform.fit(floats, center=center, rotate=rotate, bits=bits, seed=seed)
-    checked_bits(len(transform.scales))
-    return transform
+    return Transform.fit(floats, center=center, rotate=rotate, bits=bits, seed=seed)
 
 
 def _write_planes(new: bundle.Writer, floats: Floats, transform: Transform, planes: int, say: Progress) -> None:

@@ -24,7 +24,6 @@ MIN_BITS, MAX_BITS = 8, 4096
 THRESHOLD = 0.9816
 LEVELS = (0.4528, 1.5104)
 BLOCK_ROWS = 8192  # rows handled at a time, so that a memory-mapped array never comes into memory whole
-SAMPLE_ROWS = 1 << 17  # vectors that a transform is fitted on
 
 
 def pack(vectors: ArrayLike) -> Codes:
@@ -79,7 +78,7 @@ class Questions:
         codes = pack(given) if self.codes is None else checked_codes(self.codes)
         if codes.shape != (len(given), given.shape[1] // 8):
             raise InvalidInput(f"question codes {codes.shape} do not fit question vectors {given.shape}")
-        with _overflow_is_infinite():
+        with overflow_is_infinite():
             vectors = finite(np.ascontiguousarray(given, np.float32))
         object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "codes", codes)
@@ -89,91 +88,12 @@ class Questions:
         return len(self.vectors)
 
 
-@dataclass(frozen=True)
-class Transform:
-    """How vectors that were not trained for bits become bits that keep their order: centre, rotate, scale.
-
-    With mean μ, rotation R and spread σ: passage bits come from x = (p − μ)R / σ, question *bits* from (q − μ)R, but
-    the question *vector* that scores is qR·σ, not centred: ⟨μ, code⟩ differs from passage to passage, so a centred
-    question would rank otherwise. A trained model needs none of it: the identity.
-
-    mean: float32[dim]; rotation: float32[dim, bits] or None for none; scales: float32[bits].
-    """
-
-    mean: NDArray[np.float32]
-    rotation: NDArray[np.float32] | None
-    scales: NDArray[np.float32]
-
-    @classmethod
-    def identity(cls, bits: int) -> Transform:
-        """The transform of vectors that are trained for bits."""
-        return cls(np.zeros(bits, np.float32), None, np.ones(bits, np.float32))
-
-    @classmethod
-    def fit(
-        cls,
-        vectors: Floats,
-        *,
-        center: bool = False,
-        rotate: bool = False,
-        bits: int | None = None,
-        scale: bool = True,
-        seed: int = 0,
-    ) -> Transform:
-        """Measure mean and spread on (evenly spaced) vectors: float[n, dim]. `bits` > dim stacks rotations."""
-        vectors = checked_vectors(vectors)
-        dim = vectors.shape[1]
-        bits = checked_bits(dim if bits is None else bits)
-        if bits != dim and not rotate:
-            raise InvalidInput(
-                f"the vectors have {dim} dimensions: {bits} bits need a rotation (rotate=True, --rotate)"
-            )
-        step = max(1, -(-len(vectors) // SAMPLE_ROWS))
-        sample = finite(np.asarray(vectors[::step], np.float64), step=step)
-        mean = sample.mean(axis=0) if center and len(sample) else np.zeros(dim)
-        rotation = random_rotation(dim, bits, seed) if rotate else None
-        turned = sample - mean if rotation is None else (sample - mean) @ rotation
-        spread = np.sqrt((turned**2).mean(axis=0)) if scale and len(sample) else np.ones(turned.shape[1])
-        scales = spread.astype(np.float32)
-        scales[scales == 0] = 1  # a dimension that never varies says nothing, whatever its scale
-        return cls(mean.astype(np.float32), rotation, scales)
-
-    def passages(self, vectors: Floats) -> NDArray[np.float32]:
-        """x = (p − μ)R / σ, whose signs and magnitudes are the code: float[n, dim] → float32[n, bits]."""
-        with _overflow_is_infinite():
-            return self._turn(np.asarray(self._checked(vectors), np.float32) - self.mean) / self.scales
-
-    def questions(self, vectors: Floats) -> Questions:
-        """Bits from (q − μ)R, scores from qR·σ: float[q, dim] → Questions."""
-        with _overflow_is_infinite():
-            floats = np.asarray(self._checked(vectors), np.float32)
-            return Questions(self._turn(floats) * self.scales, pack(self._turn(floats - self.mean)))
-
-    def _turn(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        return vectors if self.rotation is None else vectors @ self.rotation
-
-    def _checked(self, vectors: Floats) -> Floats:
-        vectors = checked_vectors(vectors)
-        if vectors.shape[1] != len(self.mean):
-            raise InvalidInput(
-                f"vectors have {vectors.shape[1]} dimensions, and those of the passages had {len(self.mean)}"
-            )
-        return vectors
-
-
-def random_rotation(dim: int, bits: int, seed: int) -> NDArray[np.float32]:
-    """Random orthonormal columns, float32[dim, bits]; for more bits than dimensions, several rotations side by side."""
-    random = np.random.default_rng(seed)
-    turns = [np.linalg.qr(random.standard_normal((dim, dim)))[0] for _ in range(-(-bits // dim))]
-    return np.concatenate(turns, axis=1)[:, :bits].astype(np.float32)
-
-
 # ---- checks, in the words of the caller ----
 
 
 def checked_vectors(vectors: ArrayLike) -> Floats:
     """The same as an array float[n, width]; anything else is InvalidInput."""
-    array = _as_array(vectors)
+    array = as_array(vectors)
     if array.ndim != 2:
         raise InvalidInput(
             f"vectors must have two axes [n, dimensions], not the shape {array.shape}; one vector is vector[None]"
@@ -183,7 +103,8 @@ def checked_vectors(vectors: ArrayLike) -> Floats:
     return array
 
 
-def _as_array(values: ArrayLike) -> NDArray[Any]:
+def as_array(values: ArrayLike) -> NDArray[Any]:
+    """np.asarray, but what is no array is InvalidInput."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -201,7 +122,7 @@ def checked_bits(bits: int) -> int:
 
 def checked_codes(codes: ArrayLike) -> Codes:
     """The same as a C-contiguous array uint8[n, 1..512]."""
-    array = _as_array(codes)
+    array = as_array(codes)
     if array.ndim != 2 or array.dtype != np.uint8 or not MIN_BITS <= array.shape[1] * 8 <= MAX_BITS:
         raise InvalidInput(
             f"codes must be uint8[n, 1 to {MAX_BITS // 8}], not {array.dtype}{list(array.shape)}; bpr.pack makes them"
@@ -217,7 +138,7 @@ def checked_levels(levels: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def _overflow_is_infinite() -> np.errstate:
+def overflow_is_infinite() -> np.errstate:
     """Values beyond float32 become infinite without a warning: `finite` refuses them next."""
     return np.errstate(over="ignore", invalid="ignore")
 

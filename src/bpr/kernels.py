@@ -147,6 +147,18 @@ def scan_scores(
     return best, scores
 
 
+def rotate(
+    vectors: NDArray[np.float32], panels: NDArray[np.float32], limits: Limits = NO_LIMITS
+) -> NDArray[np.float32]:
+    """float32[n, dim] x rotation → float32[n, bits], each row the same bits whatever its neighbours.
+
+    panels: float32[bits/8, dim, 8], the rotation's columns eight by eight.
+    """
+    with _explained():
+        turned: NDArray[np.float32] = native().rotate(np.ascontiguousarray(vectors), panels, limits.thread_count())
+    return turned
+
+
 def read_all(codes: Codes, limits: Limits = NO_LIMITS) -> int:
     """Read every byte once: the physical limit that `bpr bench` compares a scan with."""
     return int(native().read_all(codes, limits.thread_count()))

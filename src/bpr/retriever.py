@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import bundle
 from .builder import MAGNITUDES, SIGNS, load_transform
-from .codes import Mask, Questions
-from .errors import EmptyBundle, InvalidInput
+from .codes import Mask, Questions, as_array
+from .errors import EmptyBundle, InvalidInput, UnsupportedFormat
 from .index import ScanIndex
 from .kernels import Cancel
 from .passages import Passages
@@ -42,6 +42,8 @@ class Retriever:
 
     def __init__(self, opened: bundle.Opened) -> None:
         """Made by `bpr.open`."""
+        if opened.info.get("kind") != "scan":
+            raise UnsupportedFormat(f"{opened.path} is of kind {opened.info.get('kind')!r}: a newer bpr may know it")
         if not opened.info["rows"]:
             raise EmptyBundle(f"{opened.path} holds no passages: build it again from a file that has some")
         self.bundle = opened
@@ -62,7 +64,7 @@ class Retriever:
         self.close()
 
     def close(self) -> None:
-        """Give the files back."""
+        """Let go of the bundle. Its mapped files are given back with the last thing that refers to them."""
         self.bundle.close()
 
     def __len__(self) -> int:
@@ -84,7 +86,7 @@ class Retriever:
             raise InvalidInput(
                 "this bundle was built from vectors of yours and cannot read text: pass vectors=… of your own encoder"
             )
-        asked = np.asarray(vectors)
+        asked = as_array(vectors)
         ranked = self.rank(asked[None] if asked.ndim == 1 else asked, **how)
         hits = [self._hits(rows, scores) for rows, scores in zip(*ranked, strict=True)]
         return hits[0] if asked.ndim == 1 else hits
@@ -121,7 +123,7 @@ class Retriever:
 
     def questions(self, vectors: ArrayLike) -> Questions:
         """Question vectors as this bundle's index needs them: centred, rotated and scaled as its passages were."""
-        return self._transform.questions(np.asarray(vectors))
+        return self._transform.questions(vectors)
 
     def _hits(self, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[Hit]:
         found = zip(self.passages.get(rows), scores, strict=True)

@@ -1,0 +1,175 @@
+"""The walls between the rooms of src/bpr and native/, read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "bpr"
+NATIVE = ROOT / "native"
+
+# A module imports only from those that stand before it (docs/architecture.md draws it).
+ORDER = [
+    "errors",
+    "records",
+    "codes",
+    "kernels",
+    "transform",
+    "disk",
+    "bundle",
+    "textfiles",
+    "passages",
+    "documents",
+    "index",
+    "stages",
+    "builder",
+    "retriever",
+    "health",
+    "baselines",
+    "bench",
+    "terminal",
+    "cli",
+]
+# Foreign package → the only rooms that may know it.
+OWNERS = {
+    "faiss": {"baselines"},
+    "usearch": {"baselines"},
+    "typer": {"cli"},
+    "rich": {"terminal"},
+    "bpr._native": {"kernels"},
+}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "torch"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+MODULE_LINES, FUNCTION_LINES = 450, 60
+
+FILES = sorted(SOURCE.rglob("*.py"))
+in_every_file = pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(SOURCE)) for file in FILES])
+
+
+def room_of(file: Path) -> str:
+    """bundle/view.py and bundle/__init__.py → bundle; the package's own __init__.py → bpr."""
+    first = file.relative_to(SOURCE).parts[0]
+    return "bpr" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), str(file))
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Every module that a file imports, as an absolute name, wherever in the file it does."""
+    package = ["bpr", *file.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            home = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*home, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{each.name}" for each in node.names)
+
+
+def own_rooms(file: Path) -> set[str]:
+    names = {name.split(".")[1] for name in imports(file) if name.startswith("bpr.")}
+    return {name for name in names if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()}
+
+
+@in_every_file
+def test_every_module_is_on_the_map(file: Path) -> None:
+    room = room_of(file)
+    assert room in [*ORDER, "bpr"], (
+        f"{file} is a new room. Put '{room}' into ORDER above, behind all that it imports and before all that import "
+        "it, and into docs/architecture.md"
+    )
+
+
+@in_every_file
+def test_imports_go_one_way(file: Path) -> None:
+    room = room_of(file)
+    if room == "bpr":  # lazily all of them; eagerly only the errors
+        eager = [node for node in parsed(file).body if isinstance(node, ast.ImportFrom) and node.level]
+        assert {node.module for node in eager} == {"errors"}
+        return
+    allowed = {*ORDER[: ORDER.index(room) + 1]}
+    wrong = own_rooms(file) - allowed
+    assert not wrong, f"{room} may not import {wrong}: they stand behind it in ORDER"
+
+
+@in_every_file
+def test_foreign_packages_stay_in_their_rooms(file: Path) -> None:
+    for name in imports(file):
+        for package, owners in OWNERS.items():
+            if name == package or name.startswith(package + "."):
+                assert room_of(file) in owners, f"only {owners} may import {package}"
+
+
+@in_every_file
+def test_nothing_that_can_run_data_as_code(file: Path) -> None:
+    for name in imports(file):
+        assert name.split(".")[0] not in FORBIDDEN_MODULES, f"{file} imports {name}"
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in FORBIDDEN_CALLS, f"{file}:{node.lineno} calls {called}"
+            keywords = {each.arg: each.value for each in node.keywords}
+            if called in ("np.load", "numpy.load", "np.lib.format.read_array"):
+                assert "allow_pickle" in keywords, f"{file}:{node.lineno}: say allow_pickle=False"
+            if "allow_pickle" in keywords:
+                assert ast.unparse(keywords["allow_pickle"]) == "False", f"{file}:{node.lineno}"
+
+
+@in_every_file
+def test_modules_and_functions_stay_short(file: Path) -> None:
+    lines = len(file.read_text().splitlines())
+    assert lines <= MODULE_LINES, f"{lines} lines: split it"
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = node.end_lineno - node.lineno + 1
+            assert length <= FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+@in_every_file
+def test_every_module_says_what_it_is(file: Path) -> None:
+    assert len(ast.get_docstring(parsed(file)) or "") > 20
+
+
+# ── native/ ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CPP = sorted([*NATIVE.glob("*.cpp"), *NATIVE.glob("*.h")])
+CMAKE = (ROOT / "CMakeLists.txt").read_text()
+
+
+@pytest.mark.parametrize("file", CPP, ids=[file.name for file in CPP])
+def test_only_the_bindings_know_python(file: Path) -> None:
+    python = re.findall(r'#\s*include\s*[<"](Python\.h|nanobind/[^>"]+)[>"]', file.read_text())
+    assert bool(python) == (file.name == "bindings.cpp")
+
+
+@pytest.mark.parametrize("file", CPP, ids=[file.name for file in CPP])
+def test_only_the_file_of_an_instruction_set_knows_its_intrinsics(file: Path) -> None:
+    wide = re.search(r"#\s*include\s*<(\w*intrin|arm_neon)\.h>|\b_mm\w+\(", file.read_text())
+    assert wide is None or file.name in ("hamming_avx2.cpp", "hamming_avx512.cpp", "hamming_neon.cpp")
+
+
+@pytest.mark.parametrize("file", sorted(NATIVE.glob("hamming_*.cpp")), ids=lambda file: file.name)
+def test_every_instruction_set_is_compiled_with_its_own_flags(file: Path) -> None:
+    source = f"native/{file.name}"
+    assert source in CMAKE, f"{source} is not built"
+    flags = re.search(rf'set_source_files_properties\({source} PROPERTIES\s+COMPILE_OPTIONS "([^"]+)"', CMAKE)
+    level = file.stem.removeprefix("hamming_")
+    if level in ("portable", "neon"):  # what every processor of the architecture has: no flags
+        assert flags is None
+    else:
+        assert f"-m{level}" in flags[1]
+
+
+def test_no_flag_of_one_instruction_set_reaches_the_others() -> None:
+    shared = re.sub(r"set_source_files_properties\(native/hamming_\w+\.cpp[^)]*\)", "", CMAKE)
+    assert not re.search(r"-march|-mavx|-msse|-mpopcnt|-mtune|-mcpu", shared)
+    assert not re.search(r"-ffast-math|-Ofast|-funsafe-math", re.sub(r"#.*", "", CMAKE))
+    assert "-ffp-contract=off" in CMAKE

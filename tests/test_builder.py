@@ -1,0 +1,296 @@
+"""From passages and vectors to a bundle; a build that fails leaves what was there."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bpr
+from bpr import builder, bundle
+from bpr.builder import MAGNITUDES, ROTATION, SIGNS, build, load_transform, load_vectors
+from bpr.codes import BLOCK_ROWS, LEVELS, pack, pack_magnitudes
+from bpr.errors import InvalidInput, MissingBundle, StorageError
+from bpr.transform import Transform
+
+ROWS, DIM = 60, 64
+VECTORS = np.random.default_rng(1).standard_normal((ROWS, DIM), np.float32) + 0.3
+PASSAGES = [{"id": f"p{row}", "title": f"Title {row}", "text": f"text {row}", "page": row} for row in range(ROWS)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.bpr"
+
+
+def as_tsv(folder: Path) -> Path:
+    lines = [f"{each['id']}\t{each['text']}\t{each['title']}" for each in PASSAGES]
+    (folder / "p.tsv").write_text("\n".join(["id\ttext\ttitle", *lines]) + "\n")
+    return folder / "p.tsv"
+
+
+def as_jsonl(folder: Path) -> Path:
+    (folder / "p.jsonl").write_text("".join(json.dumps(each) + "\n" for each in PASSAGES))
+    return folder / "p.jsonl"
+
+
+def as_npy(folder: Path, vectors: np.ndarray = VECTORS) -> Path:
+    np.save(folder / "v.npy", vectors)
+    return folder / "v.npy"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every file of the bundle but the lock."""
+    files = [each for each in path.rglob("*") if each.is_file() and each.name != "lock"]
+    return {str(each.relative_to(path)): each.read_bytes() for each in files}
+
+
+# ── what is written ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("source", [as_tsv, as_jsonl, lambda _: PASSAGES, lambda _: iter(PASSAGES)])
+@pytest.mark.parametrize("vectors", [as_npy, lambda folder: str(as_npy(folder)), lambda _: VECTORS])
+def test_a_bundle_from_any_source(tmp_path: Path, path: Path, source, vectors) -> None:
+    assert build(source(tmp_path), str(path), vectors=vectors(tmp_path)) == ROWS
+    with bundle.open(path) as opened:
+        np.testing.assert_array_equal(opened.array(SIGNS), pack(VECTORS))
+        assert opened.info == {
+            "kind": "scan",
+            "rows": ROWS,
+            "bits": DIM,
+            "dimensions": DIM,
+            "planes": 1,
+            "levels": None,
+            "centered": False,
+            "rotated": False,
+            "model": None,
+            "resident": [SIGNS],
+        }
+        assert load_transform(opened).rotation is None
+    assert not [found for found in bundle.verify(path) if found.problem]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
+def test_vectors_of_any_float(tmp_path: Path, path: Path, dtype) -> None:
+    build(PASSAGES, path, vectors=as_npy(tmp_path, VECTORS.astype(dtype)))
+    np.testing.assert_array_equal(bundle.open(path).array(SIGNS), pack(VECTORS.astype(dtype)))
+
+
+def test_vectors_in_fortran_order(tmp_path: Path, path: Path) -> None:
+    build(PASSAGES, path, vectors=as_npy(tmp_path, np.asfortranarray(VECTORS)))
+    np.testing.assert_array_equal(bundle.open(path).array(SIGNS), pack(VECTORS))
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(("rotate", "bits"), [(False, None), (False, DIM), (True, None), (True, 96), (True, 32)])
+def test_planes_and_transform_are_stored(path: Path, planes: int, center: bool, rotate: bool, bits: int | None) -> None:
+    build(PASSAGES, path, vectors=VECTORS, planes=planes, center=center, rotate=rotate, bits=bits, seed=4)
+    expected = Transform.identity(DIM)
+    if planes == 2 or center or rotate:
+        expected = Transform.fit(VECTORS, center=center, rotate=rotate, bits=bits, seed=4)
+    with bundle.open(path) as opened:
+        stored, info = load_transform(opened), opened.info
+        names = set(opened.manifest.files)
+        signs, large = opened.array(SIGNS), opened.array(MAGNITUDES) if planes == 2 else None
+    for one, other in ((stored.mean, expected.mean), (stored.scales, expected.scales)):
+        np.testing.assert_array_equal(one, other)
+    assert (info["planes"], info["bits"], info["dimensions"]) == (planes, bits or DIM, DIM)
+    assert (info["centered"], info["rotated"]) == (center, rotate)
+    assert info["levels"] == (list(LEVELS) if planes == 2 else None)
+    assert (ROTATION in names, MAGNITUDES in names) == (rotate, planes == 2)
+    if rotate:
+        np.testing.assert_array_equal(stored.rotation, expected.rotation)
+    np.testing.assert_array_equal(signs, pack(expected.passages(VECTORS)))
+    if large is not None:
+        np.testing.assert_array_equal(large, pack_magnitudes(expected.passages(VECTORS)))
+
+
+def test_dimensions_that_only_a_rotation_makes_codes_of(path: Path) -> None:
+    vectors = VECTORS[:, :50]
+    with pytest.raises(InvalidInput, match="multiple of 8"):
+        build(PASSAGES, path, vectors=vectors)
+    build(PASSAGES, path, vectors=vectors, rotate=True, bits=128)
+    assert bpr.open(path).info["bits"] == 128
+
+
+def test_a_build_is_reproducible(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        build(PASSAGES, tmp_path / name, vectors=VECTORS, planes=2, center=True, rotate=True)
+    first, second = contents(tmp_path / "a"), contents(tmp_path / "b")
+    assert first.keys() == second.keys()
+    differ = {name for name in first if first[name] != second[name]}
+    assert differ == {"manifest.json"}  # it gives every bundle an identity of its own
+
+
+def test_progress_is_told(path: Path) -> None:
+    told: list[tuple] = []
+    rows = BLOCK_ROWS + 5
+    vectors = np.ones((rows, 8), np.float16)
+    build(
+        ({"id": str(row), "text": "x"} for row in range(rows)),
+        path,
+        vectors=vectors,
+        planes=2,
+        progress=lambda *each: told.append(each),
+    )
+    assert told[0] == ("reading passages", 0, rows)
+    assert ("reading passages", rows, rows) in told
+    for name in (SIGNS, MAGNITUDES):
+        assert [done for what, done, _ in told if what == f"writing {name}"] == [BLOCK_ROWS, rows]
+    assert told[-1] == ("publishing", 0, None)
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_value(row: int, value: float) -> np.ndarray:
+    vectors = VECTORS.astype(np.float64)
+    vectors[row, 3] = value
+    return vectors
+
+
+REFUSED = {
+    "more passages than vectors": ({"vectors": VECTORS[:-1]}, "60 passages but 59 vectors"),
+    "more vectors than passages": ({"source": PASSAGES[:-1]}, "59 passages but 60 vectors"),
+    "no vectors": ({"vectors": VECTORS[:0]}, "60 passages but 0 vectors"),
+    "no passages": ({"source": []}, "no passages"),
+    "the same id twice": ({"source": [*PASSAGES[:-1], PASSAGES[0]]}, "'p0' stands twice"),
+    "not a number": ({"vectors": with_value(41, np.nan)}, "vector 41 contains NaN"),
+    "infinite": ({"vectors": with_value(7, np.inf)}, "vector 7 contains NaN or infinity"),
+    "infinite, rotated": ({"vectors": with_value(7, -np.inf), "rotate": True}, "vector 7 contains NaN or infinity"),
+    "beyond float32, two planes": ({"vectors": with_value(9, 1e120), "planes": 2}, "vector 9 contains NaN or infinity"),
+    "odd width": ({"vectors": VECTORS[:, :63]}, "multiple of 8 bits from 8 to 4096; the vectors have 63"),
+    "one axis": ({"vectors": VECTORS[0]}, "two axes"),
+    "whole numbers": ({"vectors": VECTORS.astype(int)}, "floats, not int64"),
+    "three planes": ({"planes": 3}, "planes must be 1 or 2, not 3"),
+    "no plane": ({"planes": 0}, "planes must be 1 or 2, not 0"),
+    "bits without rotation": ({"bits": 128}, "128 bits need a rotation"),
+    "bits without rotation, centred": ({"bits": 128, "center": True}, "128 bits need a rotation"),
+    "odd bits": ({"bits": 100, "rotate": True}, "multiple of 8"),
+    "negative bits": ({"bits": -8, "rotate": True}, "multiple of 8"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_build_leaves_what_was_there(path: Path, case: str) -> None:
+    change, says = REFUSED[case]
+    arguments = {"source": PASSAGES, "path": path, "vectors": VECTORS, **change}
+    with pytest.raises(InvalidInput, match=says):
+        build(**arguments)
+    with pytest.raises(MissingBundle):
+        bundle.open(path)
+
+    build(PASSAGES[:5], path, vectors=VECTORS[:5], planes=2, rotate=True)
+    before = contents(path)
+    with pytest.raises(InvalidInput, match=says):
+        build(**arguments)
+    assert contents(path) == before
+
+
+def test_a_bad_value_is_named_beyond_the_first_block(path: Path) -> None:
+    rows = BLOCK_ROWS + 10
+    vectors = np.ones((rows, 8))
+    vectors[BLOCK_ROWS + 3, 0] = np.nan
+    with pytest.raises(InvalidInput, match=f"vector {BLOCK_ROWS + 3} contains"):
+        build(({"id": str(row), "text": "x"} for row in range(rows)), path, vectors=vectors)
+
+
+# ── vectors from files ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Trap:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_no_pickle_is_ever_opened(tmp_path: Path, path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    trap = np.array([[Trap(sprung)]], object)
+    np.save(tmp_path / "object.npy", trap, allow_pickle=True)
+    np.savez(tmp_path / "object.npz", trap, allow_pickle=True)
+    trap.dump(tmp_path / "bare.npy")
+    for name in ("object.npy", "object.npz", "bare.npy"):
+        with pytest.raises(InvalidInput, match=r"not a plain \.npy"):
+            build(PASSAGES, path, vectors=tmp_path / name)
+    assert not sprung.exists()
+    np.load(tmp_path / "bare.npy", allow_pickle=True)
+    assert sprung.exists()  # it was armed
+
+
+def header(shape: str, descr: str = "'<f4'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def archive(folder: Path) -> bytes:
+    with zipfile.ZipFile(folder / "some.zip", "w") as out:
+        out.writestr("a.npy", b"x")
+    return (folder / "some.zip").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"id\ttext\n",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x09\x00aaaa",
+        b"PK\x03\x04 no archive after all",
+        archive,
+        header("(2, 64)") + b"\0" * 100,
+        header("(-1, 64)") + b"\0" * 512,
+        header("(4611686018427387904, 64)") + b"\0" * 512,
+        header("(1180591620717411303424, 64)") + b"\0" * 512,
+        header("(True, 64)") + b"\0" * 512,
+        header("(2, 64.0)") + b"\0" * 512,
+        header("(2, 64)", "'O'") + b"\0" * 1024,
+        header("(2, 64)", "'no type'") + b"\0" * 512,
+        header("(2, 64)", "__import__('os')") + b"\0" * 512,
+        header("(" * 50),
+        header("(2, 64)")[:60],
+    ],
+)
+def test_files_that_are_no_arrays(tmp_path: Path, path: Path, content) -> None:
+    file = tmp_path / "v.npy"
+    file.write_bytes(content if isinstance(content, bytes) else content(tmp_path))
+    with pytest.raises(InvalidInput, match=r"v\.npy is not a plain \.npy array of numbers \(numpy\.save"):
+        build(PASSAGES, path, vectors=file)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (np.ones(8), r"v\.npy: vectors must have two axes"),
+        (np.float32(3), r"v\.npy: vectors must have two axes"),
+        (np.ones((3, 8), int), r"v\.npy: vectors must be floats"),
+        (np.ones((3, 8), [("a", "<f4")]), r"v\.npy: vectors must be floats"),
+    ],
+)
+def test_arrays_that_are_no_vectors(tmp_path: Path, array, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        load_vectors(as_npy(tmp_path, array))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot read .*nothing\.npy: No such file"):
+        load_vectors(tmp_path / "nothing.npy")
+    with pytest.raises(StorageError, match="Is a directory"):
+        load_vectors(tmp_path)
+
+
+def test_a_file_is_mapped_and_not_read(tmp_path: Path) -> None:
+    loaded = load_vectors(as_npy(tmp_path))
+    assert isinstance(loaded.base, np.memmap)
+    assert not loaded.flags.writeable
+    assert builder.load_vectors(VECTORS) is VECTORS

@@ -1,0 +1,105 @@
+"""The public surface is this list; whoever changes it changes this test."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bpr
+
+ROOT = Path(__file__).parent.parent
+
+ERRORS = [
+    "BprError",
+    "BundleLocked",
+    "Cancelled",
+    "CorruptBundle",
+    "DeadlineExceeded",
+    "EmptyBundle",
+    "InvalidInput",
+    "MissingBundle",
+    "ModelMismatch",
+    "Overloaded",
+    "StorageError",
+    "UnsupportedFormat",
+]
+LAZY = {
+    "Cancel": "bpr.kernels",
+    "Hit": "bpr.records",
+    "Hits": "bpr.records",
+    "Passage": "bpr.records",
+    "Questions": "bpr.codes",
+    "Retriever": "bpr.retriever",
+    "ScanIndex": "bpr.index.scan",
+    "Transform": "bpr.transform",
+    "build": "bpr.builder",
+    "open": "bpr.retriever",
+    "pack": "bpr.codes",
+    "pack_magnitudes": "bpr.codes",
+    "search": "bpr.stages",
+    "unpack": "bpr.codes",
+}
+
+
+def test_the_public_names() -> None:
+    assert sorted(bpr.__all__) == sorted([*ERRORS, *LAZY, "__version__"])
+    assert dir(bpr) == sorted(bpr.__all__)
+
+
+@pytest.mark.parametrize("name", sorted([*ERRORS, *LAZY]))
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(bpr, name)
+    assert value.__name__ == name
+    assert value.__module__ == LAZY.get(name, "bpr.errors")
+    assert len(inspect.getdoc(value) or "") > 20
+    if inspect.isclass(value):
+        for attribute, member in vars(value).items():
+            if not attribute.startswith("_") and inspect.isroutine(member):
+                assert inspect.getdoc(member), f"{name}.{attribute} has no docstring"
+
+
+def test_a_lazy_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bpr.pack
+    monkeypatch.setitem(bpr._HOMES, "pack", "nowhere")
+    assert bpr.pack is first
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'bpr' has no attribute 'fly'"):
+        _ = bpr.fly
+    assert not hasattr(bpr, "_native_something")
+
+
+def test_a_star_import_gives_every_public_name() -> None:
+    script = "from bpr import *\nprint(sorted(set(globals()) & set(__import__('bpr').__all__)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(sorted(bpr.__all__))
+
+
+def test_the_version_is_the_one_of_the_project() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    assert re.search(r'^version = "(.+)"$', project, re.MULTILINE)[1] == bpr.__version__
+
+
+def test_importing_bpr_imports_nothing_heavy() -> None:
+    script = """
+import sys, time
+began = time.perf_counter()
+import bpr
+seconds = time.perf_counter() - began
+heavy = {"numpy", "faiss", "torch", "typer", "rich", "bpr._native", "bpr.kernels", "bpr.bundle"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+assert seconds < 0.15, seconds
+dir(bpr), bpr.InvalidInput
+assert "numpy" not in sys.modules
+bpr.pack
+assert "numpy" in sys.modules
+assert "bpr._native" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,258 @@
+"""Opened bundles find passages, by the two stages and with their texts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bpr
+from bpr import bundle
+from bpr.builder import MAGNITUDES, SIGNS
+from bpr.codes import LEVELS, pack, pack_magnitudes
+from bpr.errors import Cancelled, CorruptBundle, DeadlineExceeded, EmptyBundle, InvalidInput, MissingBundle
+from bpr.kernels import Cancel
+from bpr.transform import Transform
+
+ROWS, DIM = 6000, 64
+RANDOM = np.random.default_rng(1)
+VECTORS = RANDOM.standard_normal((ROWS, DIM), np.float32) + 0.2
+ASKED = RANDOM.standard_normal((7, DIM), np.float32)
+BLOCK = bundle.BLOCK_BYTES // (DIM // 8)  # rows in a block of a plane
+
+
+def passages(rows: int = ROWS, word: str = "text") -> list[dict]:
+    return [{"id": f"p{row}", "title": f"T{row}", "text": f"{word} {row}", "page": row} for row in range(rows)]
+
+
+@pytest.fixture(scope="module")
+def one_plane(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("one") / "a.bpr"
+    bpr.build(passages(), path, vectors=VECTORS)
+    return path
+
+
+@pytest.fixture
+def two_planes(tmp_path: Path) -> Path:
+    path = tmp_path / "two.bpr"
+    bpr.build(passages(), path, vectors=VECTORS, planes=2, center=True, rotate=True)
+    return path
+
+
+def same(found: bpr.Hits, expected: bpr.Hits) -> None:
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+# ── searching ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_hits_are_passages_with_score_and_rank(one_plane: Path) -> None:
+    expected = bpr.search(bpr.ScanIndex(pack(VECTORS)), ASKED, 5, 1000)
+    with bpr.open(one_plane) as retriever:
+        found = retriever.search(vectors=ASKED, k=5)
+    for hits, rows, scores in zip(found, expected.rows.tolist(), expected.scores.tolist(), strict=True):
+        assert hits == [
+            bpr.Hit(f"p{row}", f"T{row}", f"text {row}", score, rank, {"page": row})
+            for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)
+        ]
+        assert all(type(hit.score) is float for hit in hits)
+
+
+def test_one_question_or_several(one_plane: Path) -> None:
+    retriever = bpr.open(one_plane)
+    several = retriever.search(vectors=ASKED)
+    assert [len(hits) for hits in several] == [20] * 7
+    assert retriever.search(vectors=ASKED[2]) == several[2]
+    assert retriever.search(vectors=ASKED[2].tolist()) == several[2]
+    assert retriever.search(vectors=ASKED[2:3]) == [several[2]]
+    assert retriever.search(vectors=ASKED[:0]) == []
+    assert retriever.search(vectors=ASKED.astype(np.float64)) == several
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize(("center", "rotate", "bits"), [(False, False, None), (True, True, None), (True, True, 128)])
+def test_a_bundle_ranks_as_the_same_codes_in_memory(tmp_path: Path, planes, center, rotate, bits) -> None:
+    vectors = VECTORS[:500].astype(np.float16)
+    np.save(tmp_path / "v.npy", vectors)
+    how = {"center": center, "rotate": rotate, "bits": bits}
+    bpr.build(passages(500), tmp_path / "a.bpr", vectors=tmp_path / "v.npy", planes=planes, **how)
+    plain = planes == 1 and not center
+    transform = Transform.identity(DIM) if plain else Transform.fit(vectors, **how)
+    x, asked = transform.passages(vectors), transform.questions(ASKED)
+    index = bpr.ScanIndex(pack(x), *((pack_magnitudes(x), LEVELS) if planes == 2 else ()))
+    retriever = bpr.open(tmp_path / "a.bpr", verify="all")
+    same(retriever.rank(ASKED), bpr.search(index, asked, 20, 1000 * planes))
+    same(retriever.rank(ASKED, k=7, candidates=50), bpr.search(index, asked, 7, 50))
+    same(retriever.rank(ASKED, k=7, candidates="all"), bpr.search(index, asked, 7, None))
+    same(retriever.rank(ASKED, k=7, rerank=False), bpr.search(index, asked, 7, 1000, rerank=False))
+
+
+def test_how_many_candidates_by_default(one_plane: Path, two_planes: Path) -> None:
+    for path, default in ((one_plane, 1000), (two_planes, 2000)):
+        retriever = bpr.open(path)
+        assert retriever.candidates == default
+        same(retriever.rank(ASKED), retriever.rank(ASKED, candidates=default))
+        assert retriever.rank(ASKED, k=3000).rows.shape == (7, 3000)  # the default grows with k
+        with pytest.raises(InvalidInput, match="10 candidates cannot give 20 hits"):
+            retriever.rank(ASKED, candidates=10)
+        retriever.candidates = 40
+        same(retriever.rank(ASKED), retriever.rank(ASKED, candidates=40))
+
+
+def test_masks_and_limits_are_passed_on(one_plane: Path) -> None:
+    retriever = bpr.open(one_plane)
+    mask = np.arange(ROWS) % 7 == 0
+    assert (retriever.rank(ASKED, mask=mask).rows % 7 == 0).all()
+    assert all(hit.meta["page"] % 7 == 0 for hit in retriever.search(vectors=ASKED[0], mask=mask))
+    same(retriever.rank(ASKED, threads=1), retriever.rank(ASKED, threads=3))
+    with pytest.raises(DeadlineExceeded):
+        retriever.search(vectors=ASKED, deadline=time.monotonic() - 1)
+    cancel = Cancel()
+    cancel.set()
+    with pytest.raises(Cancelled):
+        retriever.search(vectors=ASKED, cancel=cancel)
+
+
+def test_threads_share_a_retriever(two_planes: Path) -> None:
+    shared = bpr.Retriever(bundle.open(two_planes, verify_limit=0))
+    expected = bpr.open(two_planes).search(vectors=ASKED)
+    found: list = []
+    threads = [threading.Thread(target=lambda: found.append(shared.search(vectors=ASKED))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("who wrote the Iliad?",), "cannot read text: pass vectors"),
+        ((), "cannot read text: pass vectors"),
+    ],
+)
+def test_text_needs_an_encoder(one_plane: Path, arguments: tuple, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        bpr.open(one_plane).search(*arguments)
+    with pytest.raises(InvalidInput, match=says):
+        bpr.open(one_plane).search("text", vectors=ASKED)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "says"),
+    [
+        (ASKED[:, :56], "have 56 dimensions, and those of the passages had 64"),
+        (ASKED[None], "two axes"),
+        (np.float32(3), "two axes"),
+        ("text", "two axes"),
+        (np.ones((2, 64), int), "floats"),
+        (np.full((2, 64), np.nan), "vector 0 contains NaN"),
+        (np.full(64, np.inf), "vector 0 contains NaN or infinity"),
+        (np.full(64, 1e300), "vector 0 contains NaN or infinity"),
+        (np.full(64, 3e38, np.float32), "astronomically large"),
+        ([[1.0] * 64, [1.0]], "not an array"),
+    ],
+)
+def test_vectors_that_do_not_fit(one_plane: Path, vectors, says: str) -> None:
+    retriever = bpr.open(one_plane)
+    with pytest.raises(InvalidInput, match=says):
+        retriever.search(vectors=vectors)
+
+
+# ── opening, closing, replacing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_retriever_says_what_it_holds(one_plane: Path) -> None:
+    with bpr.open(str(one_plane), verify="size") as retriever:
+        assert len(retriever) == len(retriever.index) == len(retriever.passages) == ROWS
+        assert retriever.info["bits"] == DIM
+        assert retriever.passages[17] == bpr.Passage("p17", "T17", "text 17", {"page": 17})
+        assert retriever.passages.row("p17") == 17
+        assert retriever.questions(ASKED).codes.tolist() == pack(ASKED).tolist()
+    with pytest.raises(InvalidInput, match="is closed"):
+        retriever.bundle.view(SIGNS)
+
+
+def test_opening_what_is_not_there(tmp_path: Path, one_plane: Path) -> None:
+    with pytest.raises(MissingBundle):
+        bpr.open(tmp_path / "nothing.bpr")
+    with pytest.raises(InvalidInput, match="verify must be"):
+        bpr.open(one_plane, verify="some")  # type: ignore[arg-type]
+
+
+def test_an_empty_bundle_says_so(tmp_path: Path) -> None:
+    with bundle.create(tmp_path / "a.bpr") as new:
+        new.publish({"kind": "scan", "rows": 0})
+    with pytest.raises(EmptyBundle, match=r"a\.bpr holds no passages"):
+        bpr.open(tmp_path / "a.bpr")
+
+
+def test_a_bundle_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with bundle.create(tmp_path / "a.bpr") as new:
+        new.publish({"kind": "garden", "rows": 1})
+    with pytest.raises(bpr.UnsupportedFormat, match="kind 'garden'"):
+        bpr.open(tmp_path / "a.bpr")
+
+
+def test_a_replaced_bundle_leaves_the_old_retriever_on_its_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "a.bpr"
+    bpr.build(passages(300), path, vectors=VECTORS[:300], planes=2)
+    old = bpr.open(path)
+    lazy = bpr.Retriever(bundle.open(path, verify_limit=0))  # has verified and read next to nothing yet
+    before = old.search(vectors=ASKED)
+    for word in ("second", "third"):
+        bpr.build(passages(200, word), path, vectors=-VECTORS[:200], planes=2)
+    assert old.search(vectors=ASKED) == before
+    assert lazy.search(vectors=ASKED) == before
+    new = bpr.open(path)
+    assert len(new) == 200
+    assert all(hit.text.startswith("third") for hit in new.search(vectors=ASKED[0], k=200))
+
+
+# ── what is damaged is not served ────────────────────────────────────────────────────────────────────────────────────
+
+
+def flip_last_byte(path: Path, name: str) -> None:
+    (file,) = path.glob(f"gen-*/{name}")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_block_is_found_when_it_is_touched_and_never_served(two_planes: Path) -> None:
+    expected = bpr.open(two_planes).rank(ASKED, mask=np.arange(ROWS) < BLOCK // 2)
+    flip_last_byte(two_planes, MAGNITUDES)
+    for verify in ("auto", "all"):  # a small bundle is verified as a whole
+        with pytest.raises(CorruptBundle, match=MAGNITUDES):
+            bpr.open(two_planes, verify=verify)
+    lazy = bpr.Retriever(bundle.open(two_planes, verify_limit=0))
+    first, last = np.arange(ROWS) < BLOCK // 2, np.arange(ROWS) >= ROWS - 30
+    same(lazy.rank(ASKED, mask=first), expected)
+    assert lazy.rank(ASKED, mask=last, rerank=False).rows.shape == (7, 20)  # signs are whole
+    for _ in range(2):  # and again: it does not become good by being asked for
+        with pytest.raises(CorruptBundle, match=MAGNITUDES):
+            lazy.rank(ASKED, mask=last)
+        with pytest.raises(CorruptBundle, match=MAGNITUDES):
+            lazy.rank(ASKED, candidates="all")
+    same(lazy.rank(ASKED, mask=first), expected)
+
+
+@pytest.mark.parametrize("name", [SIGNS, "mean.npy", "rotation.npy", "scales.npy"])
+def test_what_every_search_reads_is_verified_at_once(two_planes: Path, name: str) -> None:
+    flip_last_byte(two_planes, name)
+    with pytest.raises(CorruptBundle, match=name):
+        bpr.Retriever(bundle.open(two_planes, verify_limit=0))
+
+
+def test_damaged_texts_are_not_served(two_planes: Path) -> None:
+    flip_last_byte(two_planes, "passages.jsonl")
+    lazy = bpr.Retriever(bundle.open(two_planes, verify_limit=0))
+    last = np.arange(ROWS) == ROWS - 1
+    assert lazy.rank(ASKED, mask=last).rows.tolist() == [[ROWS - 1]] * 7
+    with pytest.raises(CorruptBundle, match=r"passages\.jsonl"):
+        lazy.search(vectors=ASKED, mask=last)
