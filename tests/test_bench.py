@@ -64,6 +64,20 @@ def test_everything_is_measured_in_turns():
     assert timings[0].to_dict()["system"] == "bpr"
 
 
+def test_settings_are_compared():
+    timings = list(bench.run(2000, 64, [1], [1, 3], rounds=1))
+    rows = bench.compared(timings)
+    assert [(row.what, row.questions) for row in rows] == [
+        ("candidates", 1),
+        ("two stages", 1),
+        ("candidates", 3),
+        ("two stages", 3),
+    ]
+    assert set(rows[0].times) == {"faiss", "usearch exact", "read once"} and set(rows[1].times) == {"authors' path"}
+    slowest = max(t.best for t in timings[:5] if t.system.startswith("faiss"))
+    assert rows[0].times["faiss"] <= slowest / rows[0].ours
+
+
 def test_without_peers_only_we_are_measured(data):
     setting = bench.Setting(3000, 256, questions=2, rounds=1)
     alone = bench.compare_candidates(data, None, setting, slow_peers=False)

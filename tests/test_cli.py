@@ -107,7 +107,7 @@ def one_line(err: str) -> str:
 # ── Help, version, usage ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, "bench"])
 def test_every_verb_explains_itself_with_an_example_and_every_option(run, verb):
     status, out, err = run(verb, "--help")
     assert (status, err) == (0, "")
@@ -745,3 +745,25 @@ def test_errors_are_red_unless_no_color(corpus):
     assert shown.startswith("\x1b[31mbpr: there is no bundle at /nothing")
     status, shown = in_terminal("info", "/nothing", env={"NO_COLOR": "1"})
     assert (status, "\x1b" in shown) == (1, False)
+
+
+# ── bench ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bench_shows_the_machine_and_every_peer(run):
+    status, out, _ = run("bench", "--rows", "1000", "--bits", "64", "--rounds", "1", "--threads", "1")
+    assert status == 0
+    assert re.search(r"^questions +threads +ms each +faiss +usearch +read +authors'$", out, re.M)
+    assert len(re.findall(r"^ +(?:1|8|64) +1 +[\d.]+ ", out, re.M)) == 6
+
+
+def test_bench_gives_its_timings_as_json(run):
+    status, out, _ = run("bench", "--rows", "1000", "--bits", "64", "--rounds", "1", "--threads", "2", "--json")
+    result = json.loads(out)
+    assert (status, result["machine"]["threads"] >= 1, {t["threads"] for t in result["timings"]}) == (0, True, {1, 2})
+
+
+def test_bench_refuses_an_impossible_width(run):
+    status, _, err = run("bench", "--bits", "65")
+    assert status == 1
+    assert "multiple of 8 bits" in err

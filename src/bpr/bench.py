@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
@@ -26,7 +26,9 @@ from .kernels import Limits
 from .stages import search
 
 CANDIDATES, HITS = 1000, 100
+QUESTIONS = (1, 8, 64)
 SLOW_PEER = "usearch exact"
+PEERS = ("faiss", SLOW_PEER, "authors' path", "read once")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ def compare_two_stages(data: Data, peer: FaissFlat | None, setting: Setting) -> 
     return setting.take_turns("two stages", systems)
 
 
-def run(rows: int, bits: int, thread_counts: list[int], question_counts: list[int], rounds: int) -> Iterator[Timing]:
+def run(
+    rows: int, bits: int, thread_counts: Sequence[int], question_counts: Sequence[int], rounds: int
+) -> Iterator[Timing]:
     """Everything `bpr bench` prints, as it is measured."""
     data = Data.random(rows, bits)
     peer = FaissFlat(data.codes)
@@ -131,10 +135,33 @@ def run(rows: int, bits: int, thread_counts: list[int], question_counts: list[in
             yield from compare_two_stages(data, peer, setting)
 
 
-def ratio(timings: list[Timing], ours: str, theirs: str) -> float:
+def ratio(timings: Sequence[Timing], ours: str, theirs: str) -> float:
     """How many times faster `ours` is than the best system whose name begins with `theirs`, by the best runs."""
     own = next(t.best for t in timings if t.system == ours)
     return min(t.best for t in timings if t.system.startswith(theirs)) / own
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One setting: our time in milliseconds a question, and how many times as long each other system took."""
+
+    what: str
+    questions: int
+    threads: int
+    ours: float
+    times: Mapping[str, float]
+
+
+def compared(timings: Sequence[Timing]) -> list[Compared]:
+    """One row for each setting, as they were measured; variants of a peer count as their best."""
+    settings = dict.fromkeys((t.what, t.questions, t.threads) for t in timings)
+    rows = []
+    for what, questions, threads in settings:
+        here = [t for t in timings if (t.what, t.questions, t.threads) == (what, questions, threads)]
+        ours = next(t.best for t in here if t.system == "bpr")
+        peers = [peer for peer in PEERS if any(t.system.startswith(peer) for t in here)]
+        rows.append(Compared(what, questions, threads, ours, {peer: ratio(here, "bpr", peer) for peer in peers}))
+    return rows
 
 
 def machine() -> dict[str, Any]:

@@ -175,6 +175,11 @@ NoRerank = Annotated[bool, typer.Option("--no-rerank", help="Keep the order of H
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the search.  [default: all cores]")]
 
 
+BenchRows = Annotated[int, typer.Option("--rows", min=1000, help="Codes in the index.")]
+BenchBits = Annotated[int, typer.Option("--bits", help="Bits of a code.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Runs of each system; the best one counts.")]
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"bpr {__version__}")
@@ -310,6 +315,33 @@ def info(name: Bundle, as_json: Json = False, quiet: Quiet = False) -> None:
     terminal.print_facts(facts)
     if report is not None:
         terminal.print_health(report)
+
+
+@_verb("bench", "bench --rows 5000000 --bits 384 --json > bench.json")
+def bench(
+    rows: BenchRows = 1_000_000,
+    bits: BenchBits = 768,
+    rounds: Rounds = 5,
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure this machine: bpr beside Faiss, usearch and the paper's own code, on random codes, in turns."""
+    from . import bench as measuring
+    from . import terminal
+    from .codes import checked_bits
+    from .kernels import Limits
+
+    thread_counts, timings = sorted({1, Limits(threads).thread_count()}), []
+    with terminal.bars(not quiet) as say:
+        for timing in measuring.run(rows, checked_bits(bits), thread_counts, measuring.QUESTIONS, rounds):
+            timings.append(timing)
+            say("measuring", len(timings), None)
+    machine = measuring.machine()
+    if as_json:
+        terminal.print_json({"machine": machine, "timings": [timing.to_dict() for timing in timings]})
+    else:
+        terminal.print_bench(machine, measuring.compared(timings))
 
 
 # ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,6 +21,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from . import builder
+    from .bench import Compared
     from .health import Distances, Health
     from .records import Hit
 
@@ -168,6 +169,20 @@ def print_health(health: Health) -> None:
         console.print(f"warning: {sentence}", style="yellow")
     if not health.warnings():
         console.print("The codes look healthy.", style="green")
+
+
+def print_bench(machine: Mapping[str, Any], rows: list[Compared]) -> None:
+    """Our time, and how many times as long the others took."""
+    _print_grid([(key, str(value)) for key, value in machine.items() if value is not None])
+    peers = dict.fromkeys(peer for row in rows for peer in row.times)
+    lines = [("questions", "threads", "ms each", *(peer.split()[0] for peer in peers))]
+    for what in dict.fromkeys(row.what for row in rows):
+        lines.append((what, *[""] * (len(lines[0]) - 1)))
+        for row in (row for row in rows if row.what == what):
+            times = (f"{row.times[peer]:.2f}×" if peer in row.times else "" for peer in peers)
+            lines.append((f"{row.questions:>9}", f"{row.threads}", f"{row.ours:.3f}", *times))
+    _print_grid(lines, justify="right")
+    _console().print("×: times as long as bpr. read: reading the codes once, the limit for one question.")
 
 
 def _print_histogram(console: Console, distances: Distances) -> None:
