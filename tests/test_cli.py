@@ -551,7 +551,7 @@ def test_documents_become_passages(run, tmp_path):
     (tmp_path / "docs" / "b.md").write_text("# Heading\n\nSome words.")
     (tmp_path / "docs" / "c.bin").write_bytes(b"\0")
     status, out, err = run("passages", tmp_path / "docs", "-o", tmp_path / "p.jsonl")
-    assert (status, out, err) == (0, "", "2 documents, 0 empty, 4 passages, 1 other files ignored\n")
+    assert (status, out, err) == (0, "", "2 documents, 0 empty, 4 passages, 1 other file ignored\n")
     expected = [passage.to_dict() for passage in documents.cut(tmp_path / "docs")]
     assert [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()] == expected
     status, out, err = run("passages", tmp_path / "docs", "-o", "-", "--quiet")

@@ -241,7 +241,7 @@ def test_empty_documents_are_skipped_and_counted(tmp_path):
     sources = [put(tmp_path, "a.txt", " \n\t"), put(tmp_path, "b.txt", "text"), put(tmp_path, "c.md", "")]
     report = Report()
     assert [passage.id for passage in cut(sources, report=report)] == ["b.txt#0"]
-    assert str(report) == "3 documents, 2 empty, 1 passages"
+    assert str(report) == "3 documents, 2 empty, 1 passage"
 
 
 def test_names_stay_unique_when_sources_hold_the_same_ones(tmp_path):
@@ -261,7 +261,7 @@ def test_a_file_that_is_reached_twice_is_cut_once(tmp_path):
     report = Report()
     assert [passage.id for passage in cut([tmp_path / "d", path], report=report)] == ["a.txt#0"]
     assert report.repeated == 2
-    assert str(report) == "1 documents, 0 empty, 1 passages, 2 files met twice"
+    assert str(report) == "1 document, 0 empty, 1 passage, 2 files met twice"
 
 
 def test_links_that_go_in_circles_end(tmp_path):
@@ -299,12 +299,12 @@ def test_what_was_named_must_be_there_and_be_a_document(tmp_path):
 def test_nothing_to_cut_is_refused(tmp_path):
     put(tmp_path, "image.png", "x")
     with pytest.raises(
-        InvalidInput, match=r"no text in .* \(0 documents, 0 empty, 0 passages, 1 other files ignored\); \.txt"
+        InvalidInput, match=r"no text in .* \(0 documents, 0 empty, 0 passages, 1 other file ignored\); \.txt"
     ):
         list(cut(tmp_path))
     with pytest.raises(InvalidInput, match=r"no text in nothing"):
         list(cut([]))
-    with pytest.raises(InvalidInput, match=r"no text in .*a\.txt \(1 documents, 1 empty"):
+    with pytest.raises(InvalidInput, match=r"no text in .*a\.txt \(1 document, 1 empty"):
         list(cut(put(tmp_path, "a.txt", "")))
 
 

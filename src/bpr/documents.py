@@ -43,10 +43,14 @@ class Report:
     repeated: int = 0  # files that were reached a second time, through a link or another source
 
     def __str__(self) -> str:
-        parts = [f"{self.documents} documents", f"{self.empty} empty", f"{self.passages} passages"]
-        parts += [f"{self.ignored} other files ignored"] * (self.ignored > 0)
-        parts += [f"{self.repeated} files met twice"] * (self.repeated > 0)
+        parts = [_count(self.documents, "document"), f"{self.empty:,} empty", _count(self.passages, "passage")]
+        parts += [f"{_count(self.ignored, 'other file')} ignored"] * (self.ignored > 0)
+        parts += [f"{_count(self.repeated, 'file')} met twice"] * (self.repeated > 0)
         return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
