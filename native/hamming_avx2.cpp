@@ -111,9 +111,15 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
                    std::uint16_t* distances) {
     std::size_t r = 0;
     if (bytes == 96)
-        for (; r + 4 <= rows; r += 4) distances_of_96(codes + r * 96, question, distances + r);
+        for (; r + 4 <= rows; r += 4) {
+            fetch_ahead(codes + r * 96, 4 * 96);
+            distances_of_96(codes + r * 96, question, distances + r);
+        }
     else if (bytes == 48)
-        for (; r + 8 <= rows; r += 8) distances_of_48(codes + r * 48, question, distances + r);
+        for (; r + 8 <= rows; r += 8) {
+            fetch_ahead(codes + r * 48, 8 * 48);
+            distances_of_48(codes + r * 48, question, distances + r);
+        }
     for (; r < rows; ++r)
         distances[r] = static_cast<std::uint16_t>(distance_of_bytes(codes + r * bytes, question, bytes));
 }

@@ -66,6 +66,7 @@ inline void distances_of_words(const std::uint8_t* codes, std::size_t rows, cons
     __m512i q[kVectors];
     for (std::size_t i = 0; i < kVectors; ++i) q[i] = _mm512_maskz_loadu_epi64(i + 1 < kVectors ? 0xFF : last, question + i * 64);
     for (std::size_t r = 0; r < rows; ++r, codes += Words * 8) {
+        if (r % 4 == 0 && rows > 4) fetch_ahead(codes, 4 * Words * 8);
         __m512i sum = _mm512_setzero_si512();
         for (std::size_t i = 0; i < kVectors; ++i) {
             const __m512i c = _mm512_maskz_loadu_epi64(i + 1 < kVectors ? 0xFF : last, codes + i * 64);

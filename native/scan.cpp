@@ -23,7 +23,7 @@ constexpr std::size_t kTaskBytes = 1 << 18;
 constexpr std::size_t kRowTileBytes = 1 << 14;
 // Distances that are compared with the bound together, and one that no bound reaches.
 constexpr std::size_t kStep = 32;
-constexpr std::uint16_t kFar = 0x7FFF;
+constexpr std::int16_t kFar = 0x7FFF;
 // Work worth waking one more thread for.
 constexpr std::size_t kBytesPerThread = 1 << 20;
 
@@ -127,12 +127,12 @@ private:
         return true;
     }
 
-    // Few rows pass, so a whole step is first asked at once (the compiler makes that vector code).
+    // Few rows pass, so the least distance of a whole step is asked first (the compiler makes that vector code).
     void pick(Nearest& nearest, const std::uint16_t* distances, std::size_t count, std::uint32_t limit, std::size_t row) {
         for (std::size_t first = 0; first < count; first += kStep) {
-            bool any = false;
-            for (std::size_t i = 0; i < kStep; ++i) any |= static_cast<std::int16_t>(distances[first + i]) < static_cast<std::int16_t>(limit);
-            if (!any) continue;
+            std::int16_t least = kFar;    // signed, because that is the minimum every vector unit has
+            for (std::size_t i = 0; i < kStep; ++i) least = std::min(least, static_cast<std::int16_t>(distances[first + i]));
+            if (static_cast<std::uint32_t>(least) >= limit) continue;
             for (std::size_t r = first; r < first + kStep; ++r) {
                 if (distances[r] >= limit || !alive(row + r)) continue;
                 nearest.add(distances[r], row + r);
@@ -240,6 +240,7 @@ void distances(const Codes& codes, const Codes& questions, const std::int64_t* r
 }
 
 std::uint64_t read_all(const Codes& codes, unsigned threads, Stop& stop) {
+    constexpr std::size_t kReadAhead = 8192;    // the best of those tried: the limit must not be a straw man
     const std::size_t bytes = codes.rows * codes.bytes;
     std::atomic<std::size_t> next{0};
     std::atomic<std::uint64_t> total{0};
@@ -248,6 +249,7 @@ std::uint64_t read_all(const Codes& codes, unsigned threads, Stop& stop) {
         for (std::size_t first; (first = next++ * kTaskBytes) < bytes && !stop.now();) {
             const std::size_t last = std::min(bytes, first + kTaskBytes) / 64 * 64;
             for (std::size_t at = first; at < last; at += 64) {
+                if (at + kReadAhead < bytes) __builtin_prefetch(codes.data + at + kReadAhead);
                 std::uint64_t words[8];
                 std::memcpy(words, codes.data + at, 64);
                 for (int i = 0; i < 8; ++i) sums[i] += words[i];
