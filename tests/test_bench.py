@@ -13,6 +13,11 @@ from bpr.index import ScanIndex
 from bpr.stages import search
 
 
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(bench, "SETTLE_SECONDS", 0)
+
+
 @pytest.fixture(scope="module")
 def data():
     return bench.Data.random(3000, 256)

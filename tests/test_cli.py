@@ -750,14 +750,16 @@ def test_errors_are_red_unless_no_color(corpus):
 # ── bench ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_bench_shows_the_machine_and_every_peer(run):
+def test_bench_shows_the_machine_and_every_peer(run, monkeypatch):
+    monkeypatch.setattr("bpr.bench.SETTLE_SECONDS", 0)
     status, out, _ = run("bench", "--rows", "1000", "--bits", "64", "--rounds", "1", "--threads", "1")
     assert status == 0
     assert re.search(r"^questions +threads +ms each +faiss +usearch +read +authors'$", out, re.M)
     assert len(re.findall(r"^ +(?:1|8|64) +1 +[\d.]+ ", out, re.M)) == 6
 
 
-def test_bench_gives_its_timings_as_json(run):
+def test_bench_gives_its_timings_as_json(run, monkeypatch):
+    monkeypatch.setattr("bpr.bench.SETTLE_SECONDS", 0)
     status, out, _ = run("bench", "--rows", "1000", "--bits", "64", "--rounds", "1", "--threads", "2", "--json")
     result = json.loads(out)
     assert (status, result["machine"]["threads"] >= 1, {t["threads"] for t in result["timings"]}) == (0, True, {1, 2})
