@@ -30,7 +30,7 @@ test: check      ## all checks and tests, with branch coverage (at least 95 %)
 	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term --cov-fail-under=95
 
 reliability: install    ## the whole campaigns: property tests, mutations, kills, power cuts (make test runs a slice)
-	BPR_CAMPAIGN=full $(BIN)/pytest tests/reliability tests/properties
+	BPR_CAMPAIGN=full $(BIN)/pytest -n $(JOBS) tests/reliability tests/properties
 
 bench: install   ## this machine against its peers → benchmarks/results/*.json → docs/benchmarks.md
 	$(BIN)/python benchmarks/scan.py

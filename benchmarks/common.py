@@ -33,6 +33,11 @@ class Figure:
         return f"{'holds ' if self.holds else 'FAILS '} {self.value:8.3g}{self.unit:5} ({bar:>10})  {self.name}"
 
 
+def count(number: int, what: str) -> str:
+    """1 question, 64 questions."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def save(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **more: Any) -> None:
     """Write results/NAME.json and print the figures; exit 1 where one does not hold."""
     RESULTS.mkdir(exist_ok=True)

@@ -83,7 +83,7 @@ def resident(path: Path) -> list[Figure]:
         beyond = (used["peak"] - used["touched"] - signs) / MB
         figures.append(
             Figure(
-                f"{path.stem} plane: peak memory beyond signs and touched blocks, verify={verify}",
+                f"{path.stem}: peak memory beyond signs and touched blocks, verify={verify}",
                 beyond,
                 64 * 1.048576,
                 True,
@@ -151,11 +151,11 @@ def main() -> None:
     rows = 100_000 if "--quick" in sys.argv else 1_000_000
     figures = [import_time()]
     with tempfile.TemporaryDirectory() as folder:
-        write_bundle(Path(folder) / "one.bpr", rows, 768, 1)
-        figures += resident(Path(folder) / "one.bpr") + opening(Path(folder) / "one.bpr")
-        write_bundle(Path(folder) / "two.bpr", 2 * rows, 384, 2)
-        figures += resident(Path(folder) / "two.bpr")
-        plane = second_plane(Path(folder) / "two.bpr", 2 * rows, 384)
+        write_bundle(Path(folder) / "one plane.bpr", rows, 768, 1)
+        figures += resident(Path(folder) / "one plane.bpr") + opening(Path(folder) / "one plane.bpr")
+        write_bundle(Path(folder) / "two planes.bpr", 2 * rows, 384, 2)
+        figures += resident(Path(folder) / "two planes.bpr")
+        plane = second_plane(Path(folder) / "two planes.bpr", 2 * rows, 384)
     for name, took in plane.items():
         print(f"rerank of 1,000 candidates, second plane {name}: {took:.2f} ms")
     save("memory", [], figures, second_plane=plane, rows=rows)

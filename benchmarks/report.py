@@ -15,6 +15,7 @@ import matplotlib
 from common import RESULTS
 
 matplotlib.use("Agg")
+matplotlib.rcParams["svg.hashsalt"] = "bpr"  # the same drawing has the same bytes
 from matplotlib import pyplot as plt
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -12,7 +12,7 @@ from bpr.baselines import FaissFlat
 from bpr.bench import CANDIDATES, HITS, Data, Setting, Timing, compare_candidates, compare_two_stages, ratio
 from bpr.codes import LEVELS, Questions
 from bpr.kernels import Limits
-from common import Figure, save, say
+from common import Figure, count, save, say
 
 ALL = Limits().thread_count()
 THREADS = sorted({1, ALL})
@@ -28,17 +28,19 @@ def grid(rows: int, rounds: int) -> tuple[list[Timing], list[Figure]]:
             setting = Setting(rows, 768, questions, threads, rounds if questions < 512 else 2)
             found = say(compare_candidates(data, peer, setting, slow_peers=questions < 512))
             if questions == 64:
-                name = f"64 questions, {rows:,} rows, {threads} threads: times as fast as Faiss"
+                name = f"64 questions, {rows:,} rows, {count(threads, 'thread')}: times as fast as Faiss"
                 figures.append(Figure(name, ratio(found, "bpr", "faiss"), 4))
             timings += found
             if questions == 512:
                 continue
             found = say(compare_two_stages(data, peer, setting))
             if threads == ALL and questions != 8:
-                name = f"two stages, {questions} questions, {rows:,} rows: times as fast as the authors' path"
+                name = f"two stages, {count(questions, 'question')}, {rows:,} rows: times as fast as the authors' path"
                 figures.append(Figure(name, ratio(found, "bpr", "authors"), 5 if questions > 1 else 2))
                 alone = next(t.best for t in found if t.system == "bpr, rerank alone")
-                figures.append(Figure(f"rerank of {CANDIDATES} alone, {questions} questions", alone, 0.15, True, " ms"))
+                figures.append(
+                    Figure(f"rerank of {CANDIDATES} alone, {count(questions, 'question')}", alone, 0.15, True, " ms")
+                )
             timings += found
     return timings, figures
 
@@ -53,7 +55,7 @@ def two_planes(rows: int, rounds: int) -> tuple[list[Timing], list[Figure]]:
         setting = Setting(rows, 384, questions, ALL, rounds)
         run = lambda a=asked, f=found, i=limits: kernels.rerank(data.codes, large, LEVELS, a, f, HITS, limits=i)  # noqa: E731
         timings += say(setting.take_turns("two planes", {"bpr, rerank alone": run}))
-        name = f"rerank of {CANDIDATES} alone, two planes, {questions} questions"
+        name = f"rerank of {CANDIDATES} alone, two planes, {count(questions, 'question')}"
         figures.append(Figure(name, timings[-1].best, 0.15, True, " ms"))
     return timings, figures
 
@@ -65,7 +67,7 @@ def one_question(rows: int, rounds: int) -> tuple[list[Timing], list[Figure]]:
     for threads in THREADS:
         found = say(compare_candidates(data, peer, Setting(rows, 768, 1, threads, rounds), slow_peers=False))
         if threads == ALL:
-            name = f"one question, {rows:,} rows, {threads} threads"
+            name = f"one question, {rows:,} rows, {count(threads, 'thread')}"
             figures.append(Figure(f"{name}: share of the read bandwidth", ratio(found, "bpr", "read once"), 0.9))
             figures.append(Figure(f"{name}: times as fast as Faiss", ratio(found, "bpr", "faiss"), 1.15))
         timings += found
@@ -83,7 +85,7 @@ def widths(rows: int, rounds: int) -> tuple[list[Timing], list[Figure]]:
             systems[f"{asked.shape[1] * 8} bits"] = lambda d=data, a=asked: kernels.scan(d.codes, a, CANDIDATES)
         found = Setting(rows, 768, questions, ALL, rounds).take_turns("equal bytes", systems)
         timings += say(found)
-        name = f"384 bits against 768, {questions} questions, {wide.codes.nbytes:,} bytes each: times as long"
+        name = f"384 bits against 768, {count(questions, 'question')}, {wide.codes.nbytes:,} bytes each: times as long"
         figures.append(Figure(name, found[1].best / found[0].best, 1.15, True))
     return timings, figures
 
