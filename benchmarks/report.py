@@ -15,7 +15,6 @@ import matplotlib
 from common import RESULTS
 
 matplotlib.use("Agg")
-matplotlib.rcParams["svg.hashsalt"] = "bpr"  # the same drawing has the same bytes
 from matplotlib import pyplot as plt
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -182,6 +181,7 @@ asks for the rest at once.
 
 def main() -> None:
     """Read the results, draw, write."""
+    matplotlib.rcParams["svg.hashsalt"] = "bpr"  # the same drawing has the same bytes
     scan, memory = (json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("scan", "memory"))
     timings = best_of_variants(scan["timings"])
     plot_scaling(timings, scan["scaling_rows"])
