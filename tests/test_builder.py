@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import zipfile
 from pathlib import Path
 
@@ -198,6 +199,30 @@ def test_a_bad_value_is_named_beyond_the_first_block(path: Path) -> None:
     vectors[BLOCK_ROWS + 3, 0] = np.nan
     with pytest.raises(InvalidInput, match=f"vector {BLOCK_ROWS + 3} contains"):
         build(({"id": str(row), "text": "x"} for row in range(rows)), path, vectors=vectors)
+
+
+def test_an_id_that_stands_twice_in_a_file_is_named_with_both_lines(tmp_path: Path, path: Path) -> None:
+    lines = ["id\ttext", "a\tone", 'b\t"two\nlines"', "", "c\tthree", "b\tfour", "d\tfive"]
+    (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InvalidInput, match=r"p\.tsv, lines 3 and 7: the id 'b' stands twice; give every passage"):
+        build(tmp_path / "p.tsv", path, vectors=np.ones((5, 8)))
+
+
+def test_an_id_that_stands_twice_in_a_pipe_is_named_with_both_places(tmp_path: Path, path: Path) -> None:
+    os.mkfifo(tmp_path / "p.jsonl")
+    text = '{"id":"a","text":"one"}\n{"id":"a","text":"two"}\n'
+    writer = threading.Thread(target=(tmp_path / "p.jsonl").write_text, args=(text,))
+    writer.start()
+    with pytest.raises(InvalidInput, match="passages 1 and 2 of the input: the id 'a' stands twice"):
+        build(tmp_path / "p.jsonl", path, vectors=np.ones((2, 8)))
+    writer.join()
+
+
+def test_files_of_different_lengths_are_both_named(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id":"a","text":"one"}\n')
+    np.save(tmp_path / "v.npy", np.ones((2, 8)))
+    with pytest.raises(InvalidInput, match=r"p\.jsonl: 1 passages but .*v\.npy: 2 vectors"):
+        build(tmp_path / "p.jsonl", path, vectors=tmp_path / "v.npy")
 
 
 # ── vectors from files ───────────────────────────────────────────────────────────────────────────────────────────────

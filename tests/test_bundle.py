@@ -270,6 +270,9 @@ def test_names_that_a_file_cannot_have(path: Path, name: str) -> None:
 def test_names_that_a_file_can_have(path: Path, name: str) -> None:
     with bundle.create(path) as new:
         new.save(name, SIGNS)
+        new.publish({})
+    with bundle.open(path) as opened:
+        np.testing.assert_array_equal(opened.array(name), SIGNS)
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def wrong_vectors(tmp_path: Path, kind: str) -> Path:
         ("archive", "wrong.npy"),
         ("missing", "No such file"),
         ("width", "multiple of 8"),
-        ("rows", "300 passages but 299 vectors"),
+        ("rows", "299 vectors; the i-th vector"),
         ("integers", "must be floats"),
         ("three", "two axes"),
     ],

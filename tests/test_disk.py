@@ -273,11 +273,15 @@ def test_macos_is_asked_for_the_full_sync(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_system_that_cannot_sync_folders_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    asked = []
+
     def refuse(descriptor: int) -> None:
+        asked.append(descriptor)
         raise OSError(number, "no")
 
     monkeypatch.setattr(disk_module, "_to_the_device", refuse)
     Disk().sync_folder(tmp_path)
+    assert len(asked) == 1
 
 
 def test_a_folder_that_fails_to_sync_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def two_planes(tmp_path: Path) -> Path:
     return path
 
 
-def same(found: bpr.Hits, expected: bpr.Hits) -> None:
+def assert_same(found: bpr.Hits, expected: bpr.Hits) -> None:
     np.testing.assert_array_equal(found.rows, expected.rows)
     np.testing.assert_array_equal(found.scores, expected.scores)
 
@@ -85,22 +85,22 @@ def test_a_bundle_ranks_as_the_same_codes_in_memory(tmp_path: Path, planes, cent
     x, asked = transform.passages(vectors), transform.questions(ASKED)
     index = bpr.ScanIndex(pack(x), *((pack_magnitudes(x), LEVELS) if planes == 2 else ()))
     retriever = bpr.open(tmp_path / "a.bpr", verify="all")
-    same(retriever.rank(ASKED), bpr.search(index, asked, 20, 1000 * planes))
-    same(retriever.rank(ASKED, k=7, candidates=50), bpr.search(index, asked, 7, 50))
-    same(retriever.rank(ASKED, k=7, candidates="all"), bpr.search(index, asked, 7, None))
-    same(retriever.rank(ASKED, k=7, rerank=False), bpr.search(index, asked, 7, 1000, rerank=False))
+    assert_same(retriever.rank(ASKED), bpr.search(index, asked, 20, 1000 * planes))
+    assert_same(retriever.rank(ASKED, k=7, candidates=50), bpr.search(index, asked, 7, 50))
+    assert_same(retriever.rank(ASKED, k=7, candidates="all"), bpr.search(index, asked, 7, None))
+    assert_same(retriever.rank(ASKED, k=7, rerank=False), bpr.search(index, asked, 7, 1000, rerank=False))
 
 
 def test_how_many_candidates_by_default(one_plane: Path, two_planes: Path) -> None:
     for path, default in ((one_plane, 1000), (two_planes, 2000)):
         retriever = bpr.open(path)
         assert retriever.candidates == default
-        same(retriever.rank(ASKED), retriever.rank(ASKED, candidates=default))
+        assert_same(retriever.rank(ASKED), retriever.rank(ASKED, candidates=default))
         assert retriever.rank(ASKED, k=3000).rows.shape == (7, 3000)  # the default grows with k
         with pytest.raises(InvalidInput, match="10 candidates cannot give 20 hits"):
             retriever.rank(ASKED, candidates=10)
         retriever.candidates = 40
-        same(retriever.rank(ASKED), retriever.rank(ASKED, candidates=40))
+        assert_same(retriever.rank(ASKED), retriever.rank(ASKED, candidates=40))
 
 
 def test_masks_and_limits_are_passed_on(one_plane: Path) -> None:
@@ -108,7 +108,7 @@ def test_masks_and_limits_are_passed_on(one_plane: Path) -> None:
     mask = np.arange(ROWS) % 7 == 0
     assert (retriever.rank(ASKED, mask=mask).rows % 7 == 0).all()
     assert all(hit.meta["page"] % 7 == 0 for hit in retriever.search(vectors=ASKED[0], mask=mask))
-    same(retriever.rank(ASKED, threads=1), retriever.rank(ASKED, threads=3))
+    assert_same(retriever.rank(ASKED, threads=1), retriever.rank(ASKED, threads=3))
     with pytest.raises(DeadlineExceeded):
         retriever.search(vectors=ASKED, deadline=time.monotonic() - 1)
     cancel = Cancel()
@@ -232,14 +232,14 @@ def test_a_damaged_block_is_found_when_it_is_touched_and_never_served(two_planes
             bpr.open(two_planes, verify=verify)
     lazy = bpr.Retriever(bundle.open(two_planes, verify_limit=0))
     first, last = np.arange(ROWS) < BLOCK // 2, np.arange(ROWS) >= ROWS - 30
-    same(lazy.rank(ASKED, mask=first), expected)
+    assert_same(lazy.rank(ASKED, mask=first), expected)
     assert lazy.rank(ASKED, mask=last, rerank=False).rows.shape == (7, 20)  # signs are whole
     for _ in range(2):  # and again: it does not become good by being asked for
         with pytest.raises(CorruptBundle, match=MAGNITUDES):
             lazy.rank(ASKED, mask=last)
         with pytest.raises(CorruptBundle, match=MAGNITUDES):
             lazy.rank(ASKED, candidates="all")
-    same(lazy.rank(ASKED, mask=first), expected)
+    assert_same(lazy.rank(ASKED, mask=first), expected)
 
 
 @pytest.mark.parametrize("name", [SIGNS, "mean.npy", "rotation.npy", "scales.npy"])

@@ -28,7 +28,7 @@ def reference(index: ScanIndex, k: int, candidates: int, mask: np.ndarray | None
     return best_reference(np.take_along_axis(scores, rows, axis=1), rows, k)
 
 
-def check(hits: bpr.Hits, expected: tuple) -> None:
+def assert_hits(hits: bpr.Hits, expected: tuple) -> None:
     assert (hits.rows.dtype, hits.scores.dtype) == (np.int64, np.float32)
     np.testing.assert_array_equal(hits.rows, expected[0])
     np.testing.assert_array_equal(hits.scores, expected[1])
@@ -38,35 +38,35 @@ def check(hits: bpr.Hits, expected: tuple) -> None:
 @pytest.mark.parametrize("mask", [None, MASK], ids=["all", "masked"])
 @pytest.mark.parametrize(("k", "candidates"), [(1, 1), (10, 10), (10, 100), (100, 1000), (7, ROWS), (300, 5 * ROWS)])
 def test_the_two_stages_are_the_reference(index: ScanIndex, mask, k: int, candidates: int) -> None:
-    check(bpr.search(index, VECTORS, k, candidates, mask=mask), reference(index, k, candidates, mask))
+    assert_hits(bpr.search(index, VECTORS, k, candidates, mask=mask), reference(index, k, candidates, mask))
 
 
 @pytest.mark.parametrize("index", [ONE, TWO], ids=["one plane", "two planes"])
 @pytest.mark.parametrize("mask", [None, MASK], ids=["all", "masked"])
 def test_without_candidate_generation_every_row_is_scored(index: ScanIndex, mask) -> None:
-    check(bpr.search(index, VECTORS, 50, candidates=None, mask=mask), reference(index, 50, ROWS, mask))
+    assert_hits(bpr.search(index, VECTORS, 50, candidates=None, mask=mask), reference(index, 50, ROWS, mask))
 
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["all", "masked"])
 def test_without_rerank_the_score_is_the_inner_product_of_signs(mask) -> None:
     hits = bpr.search(ONE, VECTORS, 50, 200, rerank=False, mask=mask)
     rows, far = candidates_reference(CODES, pack(VECTORS), 50, mask)
-    check(hits, (rows, BITS - 2 * far))
+    assert_hits(hits, (rows, BITS - 2 * far))
     signs = bpr.unpack(CODES)[hits.rows]
     np.testing.assert_array_equal(hits.scores, np.einsum("qkb,qb->qk", signs, bpr.unpack(pack(VECTORS))))
     assert hits.rows.flags.owndata  # not a view that keeps all candidates alive
 
 
 def test_the_defaults_are_the_papers() -> None:
-    check(bpr.search(ONE, VECTORS), reference(ONE, 100, 1000, None))
+    assert_hits(bpr.search(ONE, VECTORS), reference(ONE, 100, 1000, None))
 
 
 def test_questions_may_bring_their_own_codes() -> None:
     asked = Questions(VECTORS, np.zeros((9, BITS // 8), np.uint8))
     rows, _ = candidates_reference(CODES, asked.codes, 30)
     scores = np.take_along_axis(scores_reference(VECTORS, CODES), rows, axis=1)
-    check(bpr.search(ONE, asked, 10, 30), best_reference(scores, rows, 10))
-    check(bpr.search(ONE, VECTORS.astype(np.float64).tolist(), 10, 30), reference(ONE, 10, 30, None))
+    assert_hits(bpr.search(ONE, asked, 10, 30), best_reference(scores, rows, 10))
+    assert_hits(bpr.search(ONE, VECTORS.astype(np.float64).tolist(), 10, 30), reference(ONE, 10, 30, None))
 
 
 @pytest.mark.parametrize("how", [{}, {"rerank": False}, {"candidates": None}])
@@ -124,7 +124,7 @@ def test_the_limits_reach_both_stages(how: dict) -> None:
         bpr.search(ONE, VECTORS, 10, **how, cancel=cancel)
     expected = bpr.search(ONE, VECTORS, 10, **how)
     for threads in (1, 2, 8):
-        check(bpr.search(ONE, VECTORS, 10, **how, threads=threads, deadline=time.monotonic() + 60), expected)
+        assert_hits(bpr.search(ONE, VECTORS, 10, **how, threads=threads, deadline=time.monotonic() + 60), expected)
 
 
 # ── any index ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -154,7 +154,7 @@ def test_final_scores_are_not_reranked() -> None:
     passages = np.random.default_rng(6).standard_normal((400, BITS)).astype(np.float32)
     exact = VECTORS @ passages.T
     hits = bpr.search(Flat(passages), VECTORS, 5)
-    check(hits, best_reference(exact, np.tile(np.arange(400), (9, 1)), 5))
+    assert_hits(hits, best_reference(exact, np.tile(np.arange(400), (9, 1)), 5))
     assert bpr.search(Flat(passages), VECTORS, 5, mask=np.arange(400) % 100 == 3).rows.shape == (9, 4)
     with pytest.raises(InvalidInput, match="k must be at least 1"):
         bpr.search(Flat(passages), VECTORS, 0)
@@ -171,9 +171,9 @@ def test_magnitudes_are_announced_before_they_are_read() -> None:
         hidden[some] = LARGE[some]
 
     index = ScanIndex(CODES, hidden, (0.5, 2.0), touch)
-    check(bpr.search(index, VECTORS, 10, 100), reference(TWO, 10, 100, None))
+    assert_hits(bpr.search(index, VECTORS, 10, 100), reference(TWO, 10, 100, None))
     np.testing.assert_array_equal(told[0], candidates_reference(CODES, pack(VECTORS), 100)[0])
-    check(bpr.search(index, VECTORS, 10, None), reference(TWO, 10, ROWS, None))
+    assert_hits(bpr.search(index, VECTORS, 10, None), reference(TWO, 10, ROWS, None))
     assert told[1] is None
     bpr.search(index, VECTORS, 10, 100, rerank=False)  # reads no magnitudes
     assert len(told) == 2

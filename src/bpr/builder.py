@@ -55,9 +55,12 @@ def build(
     transform = _transform(floats, planes, center, rotate, bits, seed)
     say = progress or (lambda what, done, total: None)
     with bundle.create(path) as new:
-        rows = passages.write(_counted(passages.read(source), len(floats), say), new)
+        rows = _write_passages(source, new, len(floats), say)
         if rows != len(floats):
-            raise InvalidInput(f"{rows} passages but {len(floats)} vectors: the i-th vector must be the i-th passage's")
+            texts, numbers = (f"{file}: " if isinstance(file, str | Path) else "" for file in (source, vectors))
+            raise InvalidInput(
+                f"{texts}{rows} passages but {numbers}{len(floats)} vectors; the i-th vector must be the i-th passage's"
+            )
         _write_planes(new, floats, transform, planes, say)
         new.save(MEAN, transform.mean)
         new.save(SCALES, transform.scales)
@@ -98,6 +101,15 @@ def _transform(floats: Floats, planes: int, center: bool, rotate: bool, bits: in
             raise InvalidInput(f"the vectors have {floats.shape[1]} dimensions: {bits} bits need a rotation (--rotate)")
         return Transform.identity(checked_bits(floats.shape[1]))
     return Transform.fit(floats, center=center, rotate=rotate, bits=bits, seed=seed)
+
+
+def _write_passages(source: Source, new: bundle.Writer, total: int, say: Progress) -> int:
+    try:
+        return passages.write(_counted(passages.read(source), total, say), new)
+    except passages.DuplicateId as error:
+        if isinstance(source, str | Path) and Path(source).is_file():  # a pipe cannot be read again
+            raise error.in_file(Path(source)) from None
+        raise
 
 
 def _write_planes(new: bundle.Writer, floats: Floats, transform: Transform, planes: int, say: Progress) -> None:

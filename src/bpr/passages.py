@@ -37,6 +37,22 @@ HASHES_AT_ONCE = 1 << 20
 ROWS_AT_ONCE, SLOTS_AT_ONCE = 1024, 16
 
 
+class DuplicateId(InvalidInput):
+    """Two passages have the same id. `rows`: which, counted from 0."""
+
+    def __init__(self, twin_id: str, first: int, second: int, where: str | None = None) -> None:
+        """where: the two places in the words of the caller, if they are known."""
+        self.twin_id, self.rows = twin_id, (first, second)
+        places = where or f"passages {first + 1} and {second + 1} of the input"
+        super().__init__(f"{places}: the id {twin_id!r} stands twice; give every passage an id of its own")
+
+    def in_file(self, path: Path) -> DuplicateId:
+        """The same, with the lines of the file that the passages were read from."""
+        records = enumerate(read_records(path))
+        first, second = (next(number for row, (number, _) in records if row == wanted) for wanted in self.rows)
+        return DuplicateId(self.twin_id, *self.rows, f"{path}, lines {first} and {second}")
+
+
 def read(source: str | os.PathLike[str] | Iterable[Mapping[str, Any] | Passage]) -> Iterator[Passage]:
     """Passages one by one, in the order of the source and in flat memory.
 
@@ -242,10 +258,7 @@ def _refuse_twins(hashes: NDArray[np.uint64], rows: NDArray[np.int64], folder: P
             twin_id = _stored_id(folder, row)
             first_row = seen.setdefault(twin_id, row)
             if first_row != row:
-                raise InvalidInput(
-                    f"the id {twin_id!r} stands twice, in row {first_row} and row {row} (passages {first_row + 1} and "
-                    f"{row + 1} of the input); give every passage an id of its own"
-                )
+                raise DuplicateId(twin_id, first_row, row)
 
 
 def _stored_id(folder: Path, row: int) -> str:

@@ -37,7 +37,7 @@ planes = st.sampled_from([1, 2])
 exponents = st.sampled_from([0, 0, 0, -20, 20])
 
 
-def same(found: tuple, expected: tuple) -> None:
+def assert_same(found: tuple, expected: tuple) -> None:
     """Equal in every bit, shape and dtype."""
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
@@ -51,7 +51,7 @@ def at_every_level(call: Callable[[], tuple]) -> tuple:
         expected = call()
     for level in SIMD:
         with kernels.using_simd(level):
-            same(call(), expected)
+            assert_same(call(), expected)
     return expected
 
 
@@ -63,7 +63,7 @@ def test_scan_is_the_reference(case: Case, threads: int) -> None:
     found = at_every_level(
         lambda: kernels.scan(case.codes, case.questions, case.l, mask=case.mask, limits=Limits(threads))
     )
-    same(found, candidates_reference(case.codes, case.questions, case.l, case.mask))
+    assert_same(found, candidates_reference(case.codes, case.questions, case.l, case.mask))
 
 
 @given(cases(), st.data())
@@ -71,7 +71,7 @@ def test_scan_of_any_batch_split(case: Case, data: st.DataObject) -> None:
     whole = kernels.scan(case.codes, case.questions, case.l, mask=case.mask)
     cuts = data.draw(st.lists(st.integers(0, len(case.questions)), max_size=4), "cuts")
     parts = [kernels.scan(case.codes, part, case.l, mask=case.mask) for part in np.split(case.questions, sorted(cuts))]
-    same(whole, tuple(np.concatenate(each) for each in zip(*parts, strict=True)))
+    assert_same(whole, tuple(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 @pytest.mark.parametrize("kind", ["random", "clustered", "few", "sparse"])
@@ -83,7 +83,7 @@ def test_threads_do_not_matter(kind: str, rows: int, width: int, count: int, mas
     questions, mask = draw_questions(random, codes, count, "near"), draw_mask(random, rows, masked)
     expected = kernels.scan(codes, questions, 1000, mask=mask, limits=ONE_THREAD)
     for threads in range(2, 9):
-        same(kernels.scan(codes, questions, 1000, mask=mask, limits=Limits(threads)), expected)
+        assert_same(kernels.scan(codes, questions, 1000, mask=mask, limits=Limits(threads)), expected)
 
 
 def test_a_hundred_thousand_rows_are_the_reference() -> None:
@@ -91,7 +91,7 @@ def test_a_hundred_thousand_rows_are_the_reference() -> None:
     codes = draw_codes(random, 100_000, 96, "clustered")
     questions = draw_questions(random, codes, 7, "near")
     found = at_every_level(lambda: kernels.scan(codes, questions, 1000, limits=Limits(4)))
-    same(found, candidates_reference(codes, questions, 1000))
+    assert_same(found, candidates_reference(codes, questions, 1000))
 
 
 def test_batches_of_eight_when_nearly_all_rows_are_wanted() -> None:
@@ -100,7 +100,7 @@ def test_batches_of_eight_when_nearly_all_rows_are_wanted() -> None:
     codes = draw_codes(random, 140_000, 2, "random")
     questions = draw_questions(random, codes, 17, "near")
     found = at_every_level(lambda: kernels.scan(codes, questions, 140_000, limits=Limits(2)))
-    same(found, candidates_reference(codes, questions, 140_000))
+    assert_same(found, candidates_reference(codes, questions, 140_000))
 
 
 @pytest.mark.parametrize("width", [1, 16, 33, 48, 96, 511, 512])
@@ -122,7 +122,7 @@ def test_distances_are_the_reference(case: Case, wanted: int, threads: int) -> N
     rows = case.random().integers(0, max(n, 1), (q, wanted if n else 0))
     found = at_every_level(lambda: (kernels.distances(case.codes, case.questions, rows, limits=Limits(threads)),))
     expected = hamming_reference(case.codes, case.questions)
-    same(found, (np.take_along_axis(expected, rows, axis=1),))
+    assert_same(found, (np.take_along_axis(expected, rows, axis=1),))
 
 
 # ── rerank and scan_scores ───────────────────────────────────────────────────────────────────────────────────────────
@@ -136,9 +136,9 @@ def test_rerank_is_the_reference(case: Case, count: int, sizes: tuple, exponent:
     everything = at_every_level(
         lambda: kernels.rerank(case.codes, large, size, asked, some, n + 1, limits=Limits(threads))
     )
-    check_scores(everything, some, scores_reference(asked.vectors, case.codes, large, size or (1, 1)), asked, size)
+    assert_scores(everything, some, scores_reference(asked.vectors, case.codes, large, size or (1, 1)), asked, size)
     best = kernels.rerank(case.codes, large, size, asked, some, case.l, limits=ONE_THREAD)
-    same(best, tuple(each[:, : case.l] for each in everything))
+    assert_same(best, tuple(each[:, : case.l] for each in everything))
 
 
 @given(cases(work=150_000), planes, levels, exponents, st.integers(1, 8))
@@ -149,7 +149,7 @@ def test_scan_scores_is_a_rerank_of_all_rows(case: Case, count: int, sizes: tupl
     )
     live = np.arange(len(case.codes)) if case.mask is None else np.flatnonzero(case.mask)
     rows = np.tile(live, (len(asked), 1))
-    same(found, kernels.rerank(case.codes, large, size, asked, rows, case.l, limits=ONE_THREAD))
+    assert_same(found, kernels.rerank(case.codes, large, size, asked, rows, case.l, limits=ONE_THREAD))
 
 
 @given(cases(work=150_000), planes, levels, st.data())
@@ -161,7 +161,7 @@ def test_scores_of_any_batch_split(case: Case, count: int, sizes: tuple, data: s
         kernels.scan_scores(case.codes, large, size, Questions(vectors, codes), case.l, mask=case.mask)
         for vectors, codes in zip(np.split(asked.vectors, [cut]), np.split(asked.codes, [cut]), strict=True)
     ]
-    same(whole, tuple(np.concatenate(each) for each in zip(*parts, strict=True)))
+    assert_same(whole, tuple(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -173,8 +173,8 @@ def test_scores_do_not_depend_on_threads(count: int) -> None:
     everyone = np.tile(np.arange(20_000), (3, 1))
     expected = kernels.rerank(codes, *second, asked, everyone, 500, limits=ONE_THREAD)
     for threads in range(1, 9):
-        same(kernels.scan_scores(codes, *second, asked, 500, limits=Limits(threads)), expected)
-        same(kernels.rerank(codes, *second, asked, everyone, 500, limits=Limits(threads)), expected)
+        assert_same(kernels.scan_scores(codes, *second, asked, 500, limits=Limits(threads)), expected)
+        assert_same(kernels.rerank(codes, *second, asked, everyone, 500, limits=Limits(threads)), expected)
 
 
 def two_planes(case: Case, count: int, sizes: tuple, exponent: int) -> tuple:
@@ -186,7 +186,7 @@ def two_planes(case: Case, count: int, sizes: tuple, exponent: int) -> tuple:
     return asked, at_offset(draw_codes(random, *case.codes.shape, "random"), 3), sizes
 
 
-def check_scores(found: tuple, rows: np.ndarray, expected: np.ndarray, asked: Questions, size: tuple | None) -> None:
+def assert_scores(found: tuple, rows: np.ndarray, expected: np.ndarray, asked: Questions, size: tuple | None) -> None:
     """Every row once, in the order (score descending, row), each score within 1e-5 · Σ|e_q| · level."""
     best, scores = found
     assert scores.dtype == np.float32
