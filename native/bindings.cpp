@@ -70,10 +70,13 @@ bpr::Mask live_rows(const std::optional<BitsArray>& mask, std::size_t rows) {
     return {mask->data(), live};
 }
 
-void require_rows(const RowsArray& rows, std::size_t questions, std::size_t limit) {
-    require(rows.shape(0) == questions, "one list of rows a question is needed");
-    for (std::size_t i = 0; i < rows.size(); ++i)
+// Checked inside the call, without the GIL and under its deadline: millions of rows take milliseconds. False: told to stop.
+bool rows_are_inside(const RowsArray& rows, std::size_t limit, bpr::Stop& stop) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (i % 65536 == 0 && stop.now()) return false;
         require(rows.data()[i] >= 0 && static_cast<std::uint64_t>(rows.data()[i]) < limit, "a row number is outside the index");
+    }
+    return true;
 }
 
 bpr::Planes planes_of(const CodesArray& codes, const std::optional<CodesArray>& magnitudes, std::pair<float, float> levels) {
@@ -146,10 +149,12 @@ auto distances(const CodesArray& codes, const CodesArray& questions, const RowsA
                std::optional<Flag> cancel) {
     const bpr::Codes all = view(codes), asked = view(questions);
     require(asked.bytes == all.bytes, "questions and codes differ in width");
-    require_rows(rows, asked.rows, all.rows);
+    require(rows.shape(0) == asked.rows, "one list of rows a question is needed");
     Owned<std::int32_t> out(asked.rows, rows.shape(1));
     Call call(seconds, cancel, threads);
-    call.run([&] { bpr::distances(all, asked, rows.data(), rows.shape(1), call.threads, call.stop, out.data.get()); });
+    call.run([&] {
+        if (rows_are_inside(rows, all.rows, call.stop)) bpr::distances(all, asked, rows.data(), rows.shape(1), call.threads, call.stop, out.data.get());
+    });
     return out.array();
 }
 
@@ -157,12 +162,15 @@ auto rerank(const CodesArray& codes, std::optional<CodesArray> magnitudes, std::
             const RowsArray& rows, std::size_t k, unsigned threads, double seconds, std::optional<Flag> cancel) {
     const bpr::Planes planes = planes_of(codes, magnitudes, levels);
     const bpr::FloatQuestions asked = questions_of(questions, planes);
-    require_rows(rows, asked.count, planes.signs.rows);
+    require(rows.shape(0) == asked.count, "one list of rows a question is needed");
     k = std::min(k, rows.shape(1));
     Owned<std::int64_t> best(asked.count, k);
     Owned<float> scores(asked.count, k);
     Call call(seconds, cancel, threads);
-    call.run([&] { bpr::rerank(planes, asked, rows.data(), rows.shape(1), k, call.threads, call.stop, best.data.get(), scores.data.get()); });
+    call.run([&] {
+        if (rows_are_inside(rows, planes.signs.rows, call.stop))
+            bpr::rerank(planes, asked, rows.data(), rows.shape(1), k, call.threads, call.stop, best.data.get(), scores.data.get());
+    });
     return nb::make_tuple(best.array(), scores.array());
 }
 

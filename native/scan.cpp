@@ -65,7 +65,7 @@ public:
         if (stop_.reason() != Stop::Reason::none) return;
         std::atomic<std::size_t> next{0};
         run_parallel(count_ > 1 ? static_cast<unsigned>(nearest_.size()) : 1, [&](unsigned) {
-            for (std::size_t j; (j = next++) < count_;) merge(j, rows + j * l_, distances + j * l_);
+            for (std::size_t j; (j = next++) < count_ && !stop_.now();) merge(j, rows + j * l_, distances + j * l_);
         });
     }
 
