@@ -1,8 +1,10 @@
-// What an instruction set must provide: the two inner loops of the Hamming scan, behind one table of function pointers.
+// What an instruction set must provide: the two inner loops of the Hamming scan and the one of the rerank, behind one table of
+// function pointers.
 //
 // Contract, the same at every level:
 //   * a code is `bytes` bytes (1..512), row-major, no padding, any alignment; nothing outside [codes, codes + rows * bytes) is read;
 //   * distance = number of differing bits, exact, at most 4096;
+//   * score = the sum that rerank_portable.cpp makes, in its order, so that it is the same bits;
 //   * what a level computes is a pure function of its inputs: every level gives the same numbers as the portable one.
 // Ties, order, threads and deadlines are not known here (scan.cpp).
 #pragma once
@@ -63,6 +65,15 @@ struct SlicedTile {
     std::size_t ahead;              // bytes behind this tile's that the next one will need: fetched while this one is counted
 };
 
+// One question, prepared for the rerank: what each nibble of a row adds to its score. A nibble is four signs or, with two
+// planes, two signs above their two magnitudes. Tables are 64-byte aligned. Turning all signs of a nibble turns its share's.
+struct Shares {
+    const float* tables;              // [bytes * 2 (two planes: 4), 16], in the order of the dimensions
+    const std::uint8_t* signs;        // [rows, bytes]
+    const std::uint8_t* magnitudes;   // the same, or nullptr: one plane
+    std::size_t bytes;
+};
+
 struct Kernels {
     const char* name;
     std::size_t tile_rows;          // rows that one vector holds as single bits
@@ -80,8 +91,17 @@ struct Kernels {
                            const std::uint16_t* bounds, std::uint8_t* scratch, std::uint8_t* counters,
                            std::uint64_t* passing);
 
+    // scores[i] = score of row rows[i], for i < count.
+    void (*row_scores)(const Shares& shares, const std::int64_t* rows, std::size_t count, float* scores);
+
     std::size_t tile_scratch_bytes(const Shape& shape) const;
 };
+
+// The loops of the rerank: plain C++ for the levels that have nothing better, and AVX2 for those that have it.
+void row_scores_portable(const Shares& shares, const std::int64_t* rows, std::size_t count, float* scores);
+#if defined(BPR_X86)
+void row_scores_avx2(const Shares& shares, const std::int64_t* rows, std::size_t count, float* scores);
+#endif
 
 extern const Kernels kPortable;
 #if defined(BPR_X86)

@@ -107,6 +107,29 @@ def test_the_rerank_orders_as_the_authors_code_does(bits: int) -> None:
             assert one == other or abs(by_row[question][one] - by_row[question][other]) < 1e-3
 
 
+@pytest.mark.parametrize("size", [1e-44, 1e-38, 3e-31, 1e-20, 1, 1e33])
+@pytest.mark.parametrize("kind", ["even", "one far above", "one far below", "two values", "all alike"])
+def test_the_best_of_scores_however_they_are_spread(size: float, kind: str) -> None:
+    """The kernel counts scores in equal steps to find the best k: where that says little, it must still be exact."""
+    random = np.random.default_rng(6)
+    codes = random.integers(0, 256, (3000, 12), dtype=np.uint8)
+    vector = np.full(96, 1e-3, np.float32) if kind != "even" else random.standard_normal(96).astype(np.float32)
+    if kind != "even":
+        vector[0] = 1000 if kind != "one far below" else -1000
+        codes[:, 0] &= 127
+        codes[random.integers(0, 3000, {"two values": 300, "all alike": 0}.get(kind, 1)), 0] |= 128
+    if kind in ("two values", "all alike"):
+        codes[:, 1:] = 0
+        codes[:, 0] &= 128
+    asked, rows = Questions((vector * size)[None]), random.permutation(3000)[None]
+    all_rows, all_scores = kernels.rerank(codes, None, None, asked, rows, 3000)
+    assert (np.lexsort((all_rows[0], -all_scores[0])) == np.arange(3000)).all()
+    for k in (1, 2, 100, 299, 300, 301, 2999):
+        best, scores = kernels.rerank(codes, None, None, asked, rows, k)
+        np.testing.assert_array_equal(best, all_rows[:, :k])
+        np.testing.assert_array_equal(scores, all_scores[:, :k])
+
+
 # ── wrong input ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

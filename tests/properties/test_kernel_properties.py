@@ -43,6 +43,7 @@ def assert_same(found: tuple, expected: tuple) -> None:
         assert one.dtype == other.dtype
         assert one.shape == other.shape
         np.testing.assert_array_equal(one, other)
+        assert one.tobytes() == other.tobytes()  # where +0 is not -0
 
 
 def at_every_level(call: Callable[[], tuple]) -> tuple:
@@ -162,6 +163,36 @@ def test_scores_of_any_batch_split(case: Case, count: int, sizes: tuple, data: s
         for vectors, codes in zip(np.split(asked.vectors, [cut]), np.split(asked.codes, [cut]), strict=True)
     ]
     assert_same(whole, tuple(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+@given(
+    st.integers(1, 32).map(lambda sixteens: 16 * sixteens) | widths,
+    st.integers(0, 40),
+    st.sampled_from(["random", "few", "same", "sparse"]),
+    planes,
+    levels,
+    st.booleans(),
+    st.data(),
+)
+def test_every_level_gives_the_same_scores_of_few_rows(
+    width: int, n: int, kind: str, count: int, sizes: tuple, whole: bool, data: st.DataObject
+) -> None:
+    """Rows in any order and more than once, and not in whole groups of eight.
+
+    Whole questions: half of all sums in a table are zero, and the sign of a zero must not show.
+    """
+    random = np.random.default_rng(data.draw(seeds, "seed"))
+    codes, large = (at_offset(draw_codes(random, n, width, kind), data.draw(st.integers(0, 65))) for _ in range(2))
+    vectors = random.integers(-1, 2, (3, width * 8)).astype(np.float32) if whole else draw_vectors(random, 3, width * 8)
+    asked, second = Questions(vectors), (large, sizes) if count == 2 else (None, None)
+    rows = random.integers(0, max(n, 1), (3, data.draw(st.integers(0, 40), "rows") if n else 0))
+    every = np.tile(np.arange(n), (3, 1))
+    best, scores = at_every_level(lambda: kernels.rerank(codes, *second, asked, rows, 41))
+    alone = at_every_level(lambda: kernels.rerank(codes, *second, asked, every, n + 1))
+    assert_same(at_every_level(lambda: kernels.scan_scores(codes, *second, asked, n + 1)), alone)
+    by_row = np.take_along_axis(alone[1], alone[0].argsort(axis=1), axis=1)
+    assert_same((scores,), (np.take_along_axis(by_row, best, axis=1),))  # a score does not depend on its neighbours
+    np.testing.assert_array_equal(np.sort(best, axis=1), np.sort(rows, axis=1))
 
 
 @pytest.mark.parametrize("count", [1, 2])
