@@ -6,11 +6,16 @@ The quick profile draws the same examples every time, so that a red test means a
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from bpr import kernels
+from tiny_models import make_model
+
+# Threads that wait for each other cost a tiny model a hundred times what they save, with tests beside tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 PROFILE = "nightly" if os.environ.get("BPR_CAMPAIGN") == "full" else "quick"
 
@@ -34,3 +39,11 @@ def pytest_report_header() -> str:
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's own settings must not change what a test sees."""
     monkeypatch.delenv("BPR_THREADS", raising=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with float weights and int8 ONNX: 64 bits, two planes, two encoders. Not to be changed."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    make_model(folder)
+    return folder

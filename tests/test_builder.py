@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +21,11 @@ import pytest
 import bpr
 from bpr import builder, bundle
 from bpr.builder import MAGNITUDES, ROTATION, SIGNS, build, load_transform, load_vectors
-from bpr.codes import BLOCK_ROWS, LEVELS, pack, pack_magnitudes
+from bpr.codes import BLOCK_ROWS, LEVELS, THRESHOLD, pack, pack_magnitudes
+from bpr.encoder import Encoder
 from bpr.errors import InvalidInput, MissingBundle, StorageError
 from bpr.transform import Transform
+from tiny_models import BITS, WORDS, make_model
 
 ROWS, DIM = 60, 64
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, DIM), np.float32) + 0.3
@@ -319,3 +328,272 @@ def test_a_file_is_mapped_and_not_read(tmp_path: Path) -> None:
     assert isinstance(loaded.base, np.memmap)
     assert not loaded.flags.writeable
     assert builder.load_vectors(VECTORS) is VECTORS
+
+
+# ── from text ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TEXTS = [
+    {
+        "id": f"p{row}",
+        "title": WORDS[row % 7] if row % 3 else "",
+        "text": " ".join(WORDS[row % 50 : row % 50 + 9]) + f" {row}",
+    }
+    for row in range(130)
+]
+PAIRS = [(each["title"], each["text"]) for each in TEXTS]
+
+
+class Counting:
+    """An encoder that remembers how much it was asked for, and may fail."""
+
+    def __init__(self, folder: Path, fail_after: int | None = None) -> None:
+        self._encoder = Encoder.open(folder)
+        self.model, self.folder, self.engine = self._encoder.model, folder, self._encoder.engine
+        self.encoded = 0
+        self._fail_after = fail_after
+
+    def passages(self, pairs: Sequence[tuple[str, str]], **how: Any) -> np.ndarray:
+        if self._fail_after is not None and self.encoded >= self._fail_after:
+            raise KeyboardInterrupt
+        self.encoded += len(pairs)
+        return self._encoder.passages(pairs, **how)
+
+    def questions(self, texts: Sequence[str], **how: Any) -> np.ndarray:
+        return self._encoder.questions(texts, **how)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "PART_ROWS", 20)
+
+
+def text_file(folder: Path, texts: list[dict] = TEXTS) -> Path:
+    (folder / "t.jsonl").write_text("".join(json.dumps(each) + "\n" for each in texts))
+    return folder / "t.jsonl"
+
+
+def codes_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    with bundle.open(path, verify="all") as opened:
+        return np.array(opened.array(SIGNS)), np.array(opened.array(MAGNITUDES))
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("source", [text_file, lambda _: TEXTS, lambda _: iter(TEXTS)])
+@pytest.mark.parametrize("opened", [False, True])
+def test_text_is_encoded(tmp_path: Path, path: Path, tiny_model: Path, source, opened: bool) -> None:
+    vectors = Encoder.open(tiny_model).passages(PAIRS)
+    model = Encoder.open(tiny_model) if opened else str(tiny_model)
+    assert build(source(tmp_path), path, model=model) == len(TEXTS)
+    signs, large = codes_of(path)
+    np.testing.assert_array_equal(signs, pack(vectors))
+    np.testing.assert_array_equal(large, pack_magnitudes(vectors, THRESHOLD))
+    with bundle.open(path) as stored:
+        info = stored.info
+        assert load_transform(stored).is_identity
+    assert (info["bits"], info["dimensions"], info["planes"], info["rows"]) == (BITS, BITS, 2, len(TEXTS))
+    assert info["levels"] == list(LEVELS)
+    assert info["candidates"] == 2000
+    fingerprint = Encoder.open(tiny_model).fingerprint
+    assert info["model"] == {
+        "name": "tiny",
+        "fingerprint": fingerprint,
+        "folder": os.path.relpath(tiny_model, tmp_path),
+    }
+    assert not path.with_name("a.bpr.parts").exists()
+
+
+def test_a_model_of_one_plane(tmp_path: Path, path: Path) -> None:
+    make_model(tmp_path / "m", planes=1, candidates=77)
+    build(TEXTS, path, model=tmp_path / "m")
+    with bpr.open(path) as retriever:
+        assert (retriever.info["planes"], retriever.info["levels"], retriever.candidates) == (1, None, 77)
+        assert MAGNITUDES not in retriever.bundle.manifest.files
+
+
+def test_the_number_of_threads_changes_nothing(path: Path, tmp_path: Path, tiny_model: Path) -> None:
+    for name, threads in (("a.bpr", 1), ("b.bpr", 3)):
+        build(TEXTS, tmp_path / name, model=tiny_model, threads=threads)
+    for one, other in zip(codes_of(tmp_path / "a.bpr"), codes_of(tmp_path / "b.bpr"), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_documents_are_cut_and_encoded(tmp_path: Path, path: Path, tiny_model: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "homer.md").write_text("# Homer\n\n" + "homer wrote the iliad . " * 50)
+    (tmp_path / "docs" / "moon.txt").write_text("the moon is a planet ? no")
+    rows = build(tmp_path / "docs", path, model=tiny_model)
+    passages = list(bpr.open(path).passages)
+    assert rows == len(passages) == 4
+    assert {each.title for each in passages} == {"Homer", "moon"}
+    assert build(tmp_path / "docs" / "moon.txt", tmp_path / "one.bpr", model=tiny_model) == 1
+
+
+def test_a_pipe_is_read_once(tmp_path: Path, path: Path, tiny_model: Path) -> None:
+    os.mkfifo(tmp_path / "p.jsonl")
+    text = text_file(tmp_path).read_text()
+    writer = threading.Thread(target=(tmp_path / "p.jsonl").write_text, args=(text,))
+    writer.start()
+    assert build(tmp_path / "p.jsonl", path, model=tiny_model) == len(TEXTS)
+    writer.join()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_encoding_tells_how_far_it_is(tmp_path: Path, path: Path, tiny_model: Path) -> None:
+    for source, total in ((text_file(tmp_path), 130), (iter(TEXTS), None)):
+        told: list[tuple] = []
+        build(source, path, model=tiny_model, progress=lambda *each, told=told: told.append(each))
+        done = [each for each in told if each[0] == "encoding passages"]
+        assert done == [("encoding passages", rows, total) for rows in (0, 20, 40, 60, 80, 100, 120, 130)]
+        assert told[-1] == ("publishing", 0, None)
+
+
+def test_a_flaw_in_the_last_line_is_found_before_anything_is_encoded(
+    tmp_path: Path, path: Path, tiny_model: Path
+) -> None:
+    encoder = Counting(tiny_model)
+    with pytest.raises(InvalidInput, match=r"t\.jsonl, line 131: .*\"text\" is missing"):
+        build(text_file(tmp_path, [*TEXTS, {"id": "last"}]), path, model=encoder)
+    assert encoder.encoded == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("how", [{"planes": 2}, {"center": True}, {"rotate": True}, {"bits": 128}])
+def test_a_model_has_settled_what_vectors_leave_open(path: Path, tiny_model: Path, how: dict) -> None:
+    with pytest.raises(InvalidInput, match="are for vectors of yours"):
+        build(TEXTS, path, model=tiny_model, **how)
+
+
+def test_no_model_no_bundle(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is no model folder"):
+        build(TEXTS, path, model=tmp_path)
+    assert not path.exists()
+
+
+def test_a_model_that_gives_nonsense_is_refused_with_the_row(path: Path, tiny_model: Path, small_parts: None) -> None:
+    class Broken(Counting):
+        def passages(self, pairs, **how):
+            found = super().passages(pairs, **how)
+            if self.encoded > 40:
+                found[3] = np.nan
+            return found
+
+    with pytest.raises(InvalidInput, match="vector 43 contains NaN"):
+        build(TEXTS, path, model=Broken(tiny_model))
+
+
+# ── going on after a kill ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("small_parts")
+class TestGoingOn:
+    def interrupted(self, source: Any, path: Path, model: Path, after: int = 60) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            build(source, path, model=Counting(model, fail_after=after))
+
+    def test_only_the_rest_is_encoded(self, path: Path, tmp_path: Path, tiny_model: Path) -> None:
+        self.interrupted(TEXTS, path, tiny_model)
+        assert not path.exists()
+        encoder = Counting(tiny_model)
+        assert build(TEXTS, path, model=encoder) == len(TEXTS)
+        assert encoder.encoded == len(TEXTS) - 60
+        build(TEXTS, tmp_path / "whole.bpr", model=tiny_model)
+        for one, other in zip(codes_of(path), codes_of(tmp_path / "whole.bpr"), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert not path.with_name("a.bpr.parts").exists()
+
+    def test_the_old_bundle_stays_until_the_end(self, path: Path, tiny_model: Path) -> None:
+        build(TEXTS[:7], path, model=tiny_model)
+        self.interrupted(TEXTS, path, tiny_model)
+        assert len(bpr.open(path)) == 7
+
+    def test_changed_texts_are_encoded_again(self, path: Path, tiny_model: Path) -> None:
+        self.interrupted(TEXTS, path, tiny_model)
+        changed = [{**each, "text": "moon"} if row == 25 else each for row, each in enumerate(TEXTS)]
+        encoder = Counting(tiny_model)
+        build(changed, path, model=encoder)
+        assert encoder.encoded == len(TEXTS) - 40  # the part of row 25, and what had not been reached
+        expected = Encoder.open(tiny_model).passages([(each["title"], each["text"]) for each in changed])
+        np.testing.assert_array_equal(codes_of(path)[0], pack(expected))
+
+    def test_another_model_or_engine_starts_afresh(self, path: Path, tmp_path: Path, tiny_model: Path) -> None:
+        make_model(tmp_path / "other", seed=9)
+        same_weights = Path(shutil.copytree(tiny_model, tmp_path / "float"))
+        from bpr.training.export import export_onnx
+
+        export_onnx(same_weights, int8=False)
+        for other in (tmp_path / "other", same_weights):
+            self.interrupted(TEXTS, path, tiny_model)
+            encoder = Counting(other)
+            build(TEXTS, path, model=encoder)
+            assert encoder.encoded == len(TEXTS)
+
+    def test_a_damaged_part_is_encoded_again(self, path: Path, tiny_model: Path) -> None:
+        self.interrupted(TEXTS, path, tiny_model)
+        first = path.with_name("a.bpr.parts") / "part-00000000"
+        raw = bytearray(first.read_bytes())
+        raw[-1] ^= 1
+        first.write_bytes(raw)
+        encoder = Counting(tiny_model)
+        build(TEXTS, path, model=encoder)
+        assert encoder.encoded == len(TEXTS) - 40
+
+    def test_an_id_that_stands_twice_costs_no_second_encoding(
+        self, tmp_path: Path, path: Path, tiny_model: Path
+    ) -> None:
+        twice = text_file(tmp_path, [*TEXTS, TEXTS[0]])
+        with pytest.raises(InvalidInput, match=r"t\.jsonl, lines 1 and 131: the id 'p0' stands twice"):
+            build(twice, path, model=tiny_model)
+        encoder = Counting(tiny_model)
+        build(text_file(tmp_path), path, model=encoder)
+        assert encoder.encoded == 10  # of the last part only
+
+
+KILLED = """
+import sys, bpr.builder
+bpr.builder.PART_ROWS = 40
+from bpr.cli import main
+sys.argv = ["bpr", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_killed_process_goes_on_where_it_was(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [{**TEXTS[row % 130], "id": str(row)} for row in range(20_000)]
+    source, target, parts = text_file(tmp_path, texts), tmp_path / "k.bpr", tmp_path / "k.bpr.parts"
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        "index",
+        source,
+        "--model",
+        tiny_model,
+        "-o",
+        target,
+        "--threads",
+        "1",
+        "-q",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(bpr.__file__).parents[1])}
+    done = []
+    for _ in range(2):
+        process = subprocess.Popen([str(each) for each in command], env=environment)
+        enough = len(done) + 3
+        while process.poll() is None and not (parts / f"part-{enough:08d}").exists():
+            time.sleep(0.01)
+        assert process.poll() is None, "it ended before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        done = sorted(parts.glob("part-????????"))
+        assert len(done) > enough
+        with pytest.raises(MissingBundle):
+            bundle.open(target)
+    monkeypatch.setattr(builder, "PART_ROWS", 40)
+    encoder = Counting(tiny_model)
+    assert build(source, target, model=encoder) == len(texts)
+    assert encoder.encoded == len(texts) - 40 * len(done)
+    assert not parts.exists()
+    once = pack(Encoder.open(tiny_model).passages(PAIRS))
+    np.testing.assert_array_equal(codes_of(target)[0], once[np.arange(len(texts)) % 130])

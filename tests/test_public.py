@@ -30,6 +30,7 @@ ERRORS = [
 ]
 LAZY = {
     "Cancel": "bpr.kernels",
+    "Encoder": "bpr.encoder",
     "Hit": "bpr.records",
     "Hits": "bpr.records",
     "Passage": "bpr.records",
@@ -92,7 +93,8 @@ import sys, time
 began = time.perf_counter()
 import bpr
 seconds = time.perf_counter() - began
-heavy = {"numpy", "faiss", "torch", "typer", "rich", "bpr._native", "bpr.kernels", "bpr.bundle"}
+heavy = {"numpy", "faiss", "torch", "onnxruntime", "tokenizers", "typer", "rich"}
+heavy |= {"bpr._native", "bpr.kernels", "bpr.bundle"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 assert seconds < 0.15, seconds
 dir(bpr), bpr.InvalidInput
@@ -100,6 +102,34 @@ assert "numpy" not in sys.modules
 bpr.pack
 assert "numpy" in sys.modules
 assert "bpr._native" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_serving_needs_no_torch(tiny_model: Path, tmp_path: Path) -> None:
+    """Text in, hits out, with what the plain install brings: torch and the like are made impossible to import."""
+    script = f"""
+import sys
+for name in ("torch", "transformers", "safetensors", "onnx", "faiss", "bm25s"):
+    sys.modules[name] = None
+import bpr
+path, texts = {str(tmp_path / "a.bpr")!r}, ["homer wrote", "the moon"]
+bpr.build([{{"id": text, "text": text}} for text in texts], path, model={str(tiny_model)!r})
+print(len(bpr.open(path).search("who wrote")))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr
+
+
+def test_vectors_of_yours_need_no_onnxruntime(tmp_path: Path) -> None:
+    script = f"""
+import sys
+import numpy as np
+import bpr
+bpr.build([{{"id": "a", "text": "x"}}], {str(tmp_path / "a.bpr")!r}, vectors=np.ones((1, 8)))
+bpr.open({str(tmp_path / "a.bpr")!r}).search(vectors=np.ones(8))
+assert not {{"onnxruntime", "tokenizers", "torch"}} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -13,9 +14,19 @@ import bpr
 from bpr import bundle
 from bpr.builder import MAGNITUDES, SIGNS
 from bpr.codes import LEVELS, pack, pack_magnitudes
-from bpr.errors import Cancelled, CorruptBundle, DeadlineExceeded, EmptyBundle, InvalidInput, MissingBundle
+from bpr.encoder import Encoder
+from bpr.errors import (
+    Cancelled,
+    CorruptBundle,
+    DeadlineExceeded,
+    EmptyBundle,
+    InvalidInput,
+    MissingBundle,
+    ModelMismatch,
+)
 from bpr.kernels import Cancel
 from bpr.transform import Transform
+from tiny_models import make_model
 
 ROWS, DIM = 6000, 64
 RANDOM = np.random.default_rng(1)
@@ -129,18 +140,15 @@ def test_threads_share_a_retriever(two_planes: Path) -> None:
     assert found == [expected] * 6
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("who wrote the Iliad?",), "cannot read text: pass vectors"),
-        ((), "cannot read text: pass vectors"),
-    ],
-)
-def test_text_needs_an_encoder(one_plane: Path, arguments: tuple, says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
-        bpr.open(one_plane).search(*arguments)
-    with pytest.raises(InvalidInput, match=says):
-        bpr.open(one_plane).search("text", vectors=ASKED)
+def test_a_search_takes_text_or_vectors(one_plane: Path, tiny_model: Path) -> None:
+    retriever = bpr.open(one_plane)
+    for arguments in ({}, {"question": "text", "vectors": ASKED}):
+        with pytest.raises(InvalidInput, match="takes either text"):
+            retriever.search(**arguments)
+    with pytest.raises(InvalidInput, match="built from vectors of yours and cannot read text: pass vectors"):
+        retriever.search("who wrote the Iliad?")
+    with pytest.raises(InvalidInput, match="built from vectors of yours"):
+        bpr.open(one_plane, model=tiny_model)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +170,109 @@ def test_vectors_that_do_not_fit(one_plane: Path, vectors, says: str) -> None:
     retriever = bpr.open(one_plane)
     with pytest.raises(InvalidInput, match=says):
         retriever.search(vectors=vectors)
+
+
+# ── searching with text ──────────────────────────────────────────────────────────────────────────────────────────────
+
+TEXTS = [
+    "homer wrote the iliad",
+    "paris is the capital of france",
+    "the moon and the sun",
+    "a steam engine and a train",
+    "snow and rain in the mountain",
+]
+
+
+@pytest.fixture(scope="module")
+def of_text(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "t.bpr"
+    bpr.build([{"id": str(row), "text": text} for row, text in enumerate(TEXTS)], path, model=tiny_model)
+    return path
+
+
+def test_text_is_encoded_with_the_bundles_model(of_text: Path, tiny_model: Path) -> None:
+    retriever = bpr.open(of_text)
+    vectors = Encoder.open(tiny_model).questions(TEXTS)
+    expected = retriever.search(vectors=vectors, k=3)
+    assert retriever.search(TEXTS, k=3) == expected
+    assert retriever.search(TEXTS[2], k=3) == expected[2]
+    assert retriever.search(tuple(TEXTS[:2]), k=3, threads=1) == expected[:2]
+    assert retriever.search([]) == []
+    assert isinstance(expected[0][0], bpr.Hit)
+
+
+def test_a_model_may_be_named_or_given(of_text: Path, tiny_model: Path) -> None:
+    expected = bpr.open(of_text).search(TEXTS)
+    for model in (tiny_model, str(tiny_model), Encoder.open(tiny_model)):
+        assert bpr.open(of_text, model=model).search(TEXTS) == expected
+
+
+def test_another_model_is_refused(of_text: Path, tmp_path: Path) -> None:
+    make_model(tmp_path / "other", seed=5)
+    with pytest.raises(
+        ModelMismatch, match=r"built with the model 'tiny' \(\w{12}…\), and 'tiny' \(\w{12}…\) is another"
+    ):
+        bpr.open(of_text, model=tmp_path / "other")
+
+
+def test_a_model_that_is_nowhere(of_text: Path, tiny_model: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "deep" / "er" / "t.bpr"
+    shutil.copytree(of_text, alone)
+    retriever = bpr.open(alone)
+    with pytest.raises(
+        ModelMismatch, match=r"not in .*tiny and not in bpr itself: say where it is \(model=…, --model DIR\)"
+    ):
+        retriever.search("homer")
+    retriever.use(tiny_model)
+    assert len(retriever.search("homer")) == len(TEXTS)
+
+
+def test_the_model_that_ships_is_found(
+    of_text: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = tmp_path / "deep" / "er" / "t.bpr"
+    shutil.copytree(of_text, alone)
+    monkeypatch.setattr("bpr.model.MINI", tiny_model)
+    assert len(bpr.open(alone).search("homer")) == len(TEXTS)
+
+
+def test_a_bundle_and_its_model_move_together(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "here" / "model")
+    bpr.build([{"id": "a", "text": "homer"}], tmp_path / "here" / "a.bpr", model=tmp_path / "here" / "model")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert bpr.open(tmp_path / "there" / "a.bpr").search("homer")[0].id == "a"
+
+
+def test_limits_reach_the_encoder(of_text: Path) -> None:
+    retriever = bpr.open(of_text)
+    with pytest.raises(DeadlineExceeded, match="encoding"):
+        retriever.search(TEXTS, deadline=time.monotonic() - 1)
+    cancel = Cancel()
+    cancel.set()
+    with pytest.raises(Cancelled, match="encoding"):
+        retriever.search(TEXTS, cancel=cancel)
+
+
+@pytest.mark.parametrize("asked", ["", "😀", "\x00", "word " * 5000])
+def test_odd_questions_get_hits(of_text: Path, asked: str) -> None:
+    assert len(bpr.open(of_text).search(asked, k=2)) == 2
+
+
+@pytest.mark.parametrize("asked", [3, [3], b"bytes", "half \ud800"])
+def test_what_is_no_question_is_refused(of_text: Path, asked) -> None:
+    with pytest.raises(InvalidInput, match=r"string|list|surrogate"):
+        bpr.open(of_text).search(asked)
+
+
+def test_a_timed_search_gives_the_same_hits_and_its_times(of_text: Path) -> None:
+    retriever = bpr.open(of_text)
+    hits, times = retriever.search_timed(TEXTS, k=3)
+    assert hits == retriever.search(TEXTS, k=3)
+    assert times._fields == ("encode", "candidates", "rerank", "texts")
+    assert all(each > 0 for each in times)
+    one, times = retriever.search_timed(vectors=np.ones(64, np.float32), candidates="all")
+    assert len(one) == len(TEXTS)
+    assert times.candidates == 0 < times.rerank
 
 
 # ── opening, closing, replacing ──────────────────────────────────────────────────────────────────────────────────────

@@ -1,9 +1,9 @@
 """bpr: passage retrieval over millions of passages on one ordinary machine, with learned binary codes.
 
     import bpr
-    bpr.build("passages.tsv", "wiki.bpr", vectors="vectors.npy")     # text + vectors → a bundle of bits
+    bpr.build("passages.tsv", "wiki.bpr")                            # text → a bundle of bits
     retriever = bpr.open("wiki.bpr")
-    retriever.search(vectors=question, k=20)                         # list[Hit(id, title, text, score, rank, meta)]
+    retriever.search("who wrote the Iliad?", k=20)                   # list[Hit(id, title, text, score, rank, meta)]
 
 Importing bpr imports nothing heavy: a name is loaded when it is first used.
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .codes import pack as pack
     from .codes import pack_magnitudes as pack_magnitudes
     from .codes import unpack as unpack
+    from .encoder import Encoder as Encoder
     from .index import ScanIndex as ScanIndex
     from .kernels import Cancel as Cancel
     from .records import Hit as Hit
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 # Public name → the module it lives in.
 _HOMES = {
     "Cancel": "kernels",
+    "Encoder": "encoder",
     "Hit": "records",
     "Hits": "records",
     "Passage": "records",
@@ -72,6 +74,7 @@ __all__ = [
     "CorruptBundle",
     "DeadlineExceeded",
     "EmptyBundle",
+    "Encoder",
     "Hit",
     "Hits",
     "InvalidInput",

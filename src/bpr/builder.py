@@ -1,28 +1,36 @@
-"""From passages and their vectors to a bundle on disk.
+"""From passages to a bundle on disk: their text is encoded with a model, or their vectors are given.
 
-The edges (bpr.build, the command line) call it. It knows passages, codes and bundles; it must not know how vectors are
-made.
+The edges (bpr.build, the command line) call it. It knows passages, codes, bundles, and an encoder by what it does; it
+must not know how vectors are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import bundle, passages
-from .codes import LEVELS, Floats, blocks, checked_bits, checked_vectors, finite, pack, pack_magnitudes
+from . import bundle, documents, passages
+from .codes import LEVELS, Codes, Floats, blocks, checked_bits, checked_vectors, finite, pack, pack_magnitudes
 from .disk import storage_error
+from .encoder import Encoder, Encodes
 from .errors import InvalidInput
+from .model import Model
+from .parts import Parts
 from .records import Passage
+from .textfiles import file_type
 from .transform import Transform
 
 # What the files of a bundle are called.
 SIGNS, MAGNITUDES = "signs.npy", "magnitudes.npy"
 MEAN, ROTATION, SCALES = "mean.npy", "rotation.npy", "scales.npy"
+PART_ROWS = 4096  # passages that are encoded together; after a kill at most so many are encoded again
 
 Source: TypeAlias = str | Path | Iterable[Passage | Mapping[str, Any]]
 # Called with what is being done, how much of it is done, and how much there is (None: not known).
@@ -33,42 +41,176 @@ def build(
     source: Source,
     path: str | Path,
     *,
-    vectors: ArrayLike | str | Path,
-    planes: int = 1,
+    model: str | Path | Encodes = "mini",
+    vectors: ArrayLike | str | Path | None = None,
+    planes: int | None = None,
     center: bool = False,
     rotate: bool = False,
     bits: int | None = None,
     seed: int = 0,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Write the bundle `path` from passages and their vectors; returns the number of passages.
+    """Write the bundle `path` from passages; returns their number. Their text is encoded, unless vectors are given.
 
-    source: a TSV, JSONL or BEIR file, or an iterable of dicts; its i-th passage has the i-th vector.
-    vectors: float16/32/64[n, dimensions], an array or the path of an .npy file, which is read block by block.
-    planes: 1 keeps signs (the paper's), 2 also a magnitude bit, for twice the bytes and a better rerank.
-    center, rotate: for vectors that were not trained for bits; `bits` > dimensions (with rotate) gives longer codes.
-    An existing bundle is replaced as a whole, at the end; until then, and after any error, the old one stays.
+    source: a TSV, JSONL or BEIR file, a folder or file of documents (cut into passages of 100 words), or an iterable of
+    dicts. model: a model folder, "mini" (the one that ships with bpr) or an opened encoder; the bundle remembers it.
+
+    vectors: float16/32/64[n, dimensions], an array or the path of an .npy file, which is read block by block; the i-th
+    is the i-th passage's. Only with vectors: planes: 1 keeps signs (the paper's, the default), 2 also a magnitude bit,
+    for twice the bytes and a better rerank; center, rotate: for vectors that were not trained for bits; `bits` >
+    dimensions (with rotate) gives longer codes.
+
+    An existing bundle is replaced as a whole, at the end; until then, and after any error, the old one stays. What is
+    encoded already is kept in `path`.parts until then: the same call after a kill goes on where it was (an iterable:
+    if it yields the same passages again).
     """
-    if planes not in (1, 2):
+    say = progress or (lambda what, done, total: None)
+    if vectors is None:
+        if planes is not None or center or rotate or bits is not None:
+            raise InvalidInput("planes, center, rotate and bits are for vectors of yours; a model has settled them")
+        encoder = Encoder.open(model) if isinstance(model, str | Path) else model
+        return _build_from_text(source, Path(path), encoder, threads, say)
+    if planes not in (None, 1, 2):
         raise InvalidInput(f"planes must be 1 or 2, not {planes}")
     floats = load_vectors(vectors)
-    transform = _transform(floats, planes, center, rotate, bits, seed)
-    say = progress or (lambda what, done, total: None)
+    transform = _transform(floats, planes or 1, center, rotate, bits, seed)
     with bundle.create(path) as new:
-        rows = _write_passages(source, new, len(floats), say)
+        rows = _write_passages(source, _counted(passages.read(source), len(floats), say), new)
         if rows != len(floats):
             texts, numbers = (f"{file}: " if isinstance(file, str | Path) else "" for file in (source, vectors))
             raise InvalidInput(
                 f"{texts}{rows} passages but {numbers}{len(floats)} vectors; the i-th vector must be the i-th passage's"
             )
-        _write_planes(new, floats, transform, planes, say)
-        new.save(MEAN, transform.mean)
-        new.save(SCALES, transform.scales)
-        if transform.rotation is not None:
-            new.save(ROTATION, transform.rotation)
+        _write_planes(new, floats, transform, planes or 1, say)
+        _save_transform(new, transform)
         say("publishing", 0, None)
-        new.publish(_info(rows, transform, planes, center))
+        new.publish(_info(rows, transform, planes or 1, center))
     return rows
+
+
+# ── From text ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _build_from_text(source: Source, path: Path, encoder: Encodes, threads: int | None, say: Progress) -> int:
+    model = encoder.model
+    parts = Parts(path)
+    with bundle.create(path) as new:
+        total = _count(source, say)
+        with ExitStack() as files:
+            width = (model.bits // 8,)
+            names = [SIGNS, MAGNITUDES][: model.planes]
+            planes = [files.enter_context(new.array(name, np.dtype(np.uint8), width)) for name in names]
+
+            def keep(codes: list[Codes]) -> None:
+                for plane, block in zip(planes, codes, strict=True):
+                    plane.append(block)
+
+            found = _encoded(_read(source), encoder, threads, parts, keep, total, say)
+            rows = _write_passages(source, found, new)
+        transform = Transform.identity(model.bits)
+        _save_transform(new, transform)
+        say("publishing", 0, None)
+        new.publish({**_info(rows, transform, model.planes, False), **_model_info(encoder, path)})
+    parts.remove()
+    return rows
+
+
+def _read(source: Source) -> Iterator[Passage]:
+    """Passages of a file of passages, of documents, or of an iterable."""
+    if isinstance(source, str | Path):
+        plain_text = file_type(Path(source)) in documents.DOCUMENT_TYPES and file_type(Path(source)) not in (
+            documents.LINES_TYPES  # JSONL is passages already; `bpr passages` cuts documents in JSONL
+        )
+        if os.path.isdir(source) or plain_text:
+            return documents.cut(source)
+    return passages.read(source)
+
+
+def _count(source: Source, say: Progress) -> int | None:
+    """How many passages there are, if it can be known. Reading all before encoding any finds a bad last line now."""
+    if not isinstance(source, str | Path):
+        return len(source) if isinstance(source, Sized) else None
+    if os.path.exists(source) and not (os.path.isfile(source) or os.path.isdir(source)):
+        return None  # a pipe can be read only once
+    rows = 0
+    for rows, _ in enumerate(_read(source), 1):
+        if rows % PART_ROWS == 0:
+            say("reading passages", rows, None)
+    return rows
+
+
+def _encoded(
+    found: Iterable[Passage],
+    encoder: Encodes,
+    threads: int | None,
+    parts: Parts,
+    keep: Callable[[list[Codes]], None],
+    total: int | None,
+    say: Progress,
+) -> Iterator[Passage]:
+    """Pass the passages on, and give the codes of each PART_ROWS of them to `keep`: encoded, or from an earlier run."""
+    some: list[tuple[str, str]] = []
+    done = 0
+    say("encoding passages", done, total)
+
+    def encode() -> None:
+        nonlocal done
+        keep(_codes_of(some, done, encoder, threads, parts))
+        done += len(some)
+        some.clear()
+        say("encoding passages", done, total)
+
+    for passage in found:
+        yield passage
+        some.append((passage.title, passage.text))
+        if len(some) == PART_ROWS:
+            encode()
+    if some:
+        encode()
+
+
+def _codes_of(
+    pairs: list[tuple[str, str]], first_row: int, encoder: Encodes, threads: int | None, parts: Parts
+) -> list[Codes]:
+    """The planes of these passages: uint8[n, bits/8] each."""
+    model, number = encoder.model, first_row // PART_ROWS
+    key = _part_key(pairs, encoder)
+    shape = (model.planes, len(pairs), model.bits // 8)
+    kept = parts.get(number, key, shape[0] * shape[1] * shape[2])
+    if kept is not None:
+        return list(np.frombuffer(kept, np.uint8).reshape(shape))
+    vectors = finite(encoder.passages(pairs, threads=threads), first_row)
+    codes = [pack(vectors)]
+    if model.threshold is not None:
+        codes.append(pack_magnitudes(vectors, model.threshold))
+    parts.put(number, key, b"".join(plane.tobytes() for plane in codes))
+    return codes
+
+
+def _part_key(pairs: list[tuple[str, str]], encoder: Encodes) -> bytes:
+    """What the codes of a part depend on: its texts, the model, and what computes it."""
+    key = hashlib.sha256(f"{encoder.model.fingerprint} {encoder.engine}\n".encode())
+    for pair in pairs:
+        for text in pair:
+            raw = text.encode()
+            key.update(len(raw).to_bytes(8, "little") + raw)
+    return key.digest()
+
+
+def _model_info(encoder: Encodes, path: Path) -> dict[str, Any]:
+    """What a bundle remembers of its model; the folder, seen from beside the bundle, is only where to look first."""
+    model: Model = encoder.model
+    folder = getattr(encoder, "folder", None)
+    where = None if folder is None else os.path.relpath(folder, os.path.realpath(path.parent))
+    return {
+        "model": {"name": model.name, "fingerprint": model.fingerprint, "folder": where},
+        "levels": None if model.levels is None else list(model.levels),
+        "candidates": model.candidates,
+    }
+
+
+# ── From vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def load_vectors(vectors: ArrayLike | str | Path) -> Floats:
@@ -103,9 +245,9 @@ def _transform(floats: Floats, planes: int, center: bool, rotate: bool, bits: in
     return Transform.fit(floats, center=center, rotate=rotate, bits=bits, seed=seed)
 
 
-def _write_passages(source: Source, new: bundle.Writer, total: int, say: Progress) -> int:
+def _write_passages(source: Source, found: Iterable[Passage], new: bundle.Writer) -> int:
     try:
-        return passages.write(_counted(passages.read(source), total, say), new)
+        return passages.write(found, new)
     except passages.DuplicateId as error:
         if isinstance(source, str | Path) and Path(source).is_file():  # a pipe cannot be read again
             raise error.in_file(Path(source)) from None
@@ -133,6 +275,13 @@ def _write_plane(
             block = transform.passages(finite(np.asarray(floats[rows]), rows.start))
             out.append(packed(finite(block, rows.start)))
             say(f"writing {name}", rows.stop, len(floats))
+
+
+def _save_transform(new: bundle.Writer, transform: Transform) -> None:
+    new.save(MEAN, transform.mean)
+    new.save(SCALES, transform.scales)
+    if transform.rotation is not None:
+        new.save(ROTATION, transform.rotation)
 
 
 def _counted(source: Iterable[Passage], total: int, say: Progress) -> Iterable[Passage]:

@@ -1,21 +1,26 @@
-"""An opened bundle that finds passages: index + passages + the transform of questions. Composes; computes nothing.
+"""An opened bundle that finds passages: encoder + index + passages. Composes; computes nothing.
 
 The edges (bpr.open, the command line, the service) call it.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import bundle
+from . import model as models
 from .builder import MAGNITUDES, SIGNS, load_transform
 from .codes import Mask, Questions, as_array
-from .errors import EmptyBundle, InvalidInput, UnsupportedFormat
+from .encoder import Encoder, Encodes
+from .errors import BprError, EmptyBundle, InvalidInput, ModelMismatch, UnsupportedFormat
 from .index import ScanIndex
 from .kernels import Cancel
 from .passages import Passages
@@ -25,13 +30,36 @@ from .stages import CANDIDATES, search
 TWO_PLANE_CANDIDATES = 2000  # the sign plane has half of the bits, so the best passages lie somewhat deeper
 
 
-def open(path: str | Path, *, verify: Literal["auto", "all", "size"] = "auto") -> Retriever:
+class Timings(NamedTuple):
+    """Milliseconds that the parts of a search took, for all its questions together.
+
+    encode: text to vectors; candidates: the first stage; rerank: the second (with candidates="all" that is all of it);
+    texts: fetching the passages.
+    """
+
+    encode: float
+    candidates: float
+    rerank: float
+    texts: float
+
+
+def open(
+    path: str | Path,
+    *,
+    model: str | Path | Encodes | None = None,
+    verify: Literal["auto", "all", "size"] = "auto",
+) -> Retriever:
     """Open a bundle for searching; its files are memory-mapped.
 
+    model: where the model of the bundle is (a folder, or an opened encoder), to search with text. By default it is
+    looked for where it was when the bundle was built, and inside bpr; another model is refused (ModelMismatch).
     verify: "auto" checks every byte of a bundle up to 4 GB now, and of a larger one the signs now and the rest when it
     is first read; "all" checks every byte now; "size" checks sizes only.
     """
-    return Retriever(bundle.open(path, verify=verify))
+    retriever = Retriever(bundle.open(path, verify=verify))
+    if model is not None:
+        retriever.use(model)
+    return retriever
 
 
 class Retriever:
@@ -50,8 +78,11 @@ class Retriever:
         self.info = opened.info
         self.passages = Passages(opened)
         self.index = _index(opened)
-        self.candidates = CANDIDATES if self.info["planes"] == 1 else TWO_PLANE_CANDIDATES
+        default = CANDIDATES if self.info["planes"] == 1 else TWO_PLANE_CANDIDATES
+        self.candidates: int = self.info.get("candidates") or default
         self._transform = load_transform(opened)
+        self._encoder: Encodes | None = None
+        self._finding = threading.Lock()
 
     def __enter__(self) -> Retriever:
         """Itself."""
@@ -71,25 +102,95 @@ class Retriever:
         """How many passages."""
         return int(self.info["rows"])
 
-    @overload
-    def search(self, question: str | None = None, *, vectors: ArrayLike, **how: Any) -> list[Hit] | list[list[Hit]]: ...
+    def use(self, model: str | Path | Encodes) -> None:
+        """Encode questions with this model; one that did not make the bundle is refused."""
+        known = self._known_model()
+        encoder = Encoder.open(model) if isinstance(model, str | Path) else model
+        if encoder.model.fingerprint != known["fingerprint"]:
+            raise ModelMismatch(
+                f"{self.bundle.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), and "
+                f"{encoder.model.name!r} ({encoder.model.fingerprint[:12]}…) is another one: open the bundle with its "
+                "own model, or build it again"
+            )
+        self._encoder = encoder
+
     @overload
     def search(self, question: str, **how: Any) -> list[Hit]: ...
+    @overload
+    def search(self, question: Sequence[str], **how: Any) -> list[list[Hit]]: ...
+    @overload
+    def search(self, *, vectors: ArrayLike, **how: Any) -> list[Hit] | list[list[Hit]]: ...
 
     def search(self, question: Any = None, *, vectors: Any = None, **how: Any) -> Any:
         """The best passages as Hits with their texts: list[Hit] for one question, a list of lists for several.
 
-        vectors: float[dimensions] or float[q, dimensions], of the same model as the passages' vectors.
-        The rest is as for `rank`.
+        question: text or texts, encoded with the bundle's model. vectors: instead of it, float[dimensions] or
+        float[q, dimensions], of the same model as the passages' vectors. The rest is as for `rank`.
         """
-        if question is not None or vectors is None:
-            raise InvalidInput(
-                "this bundle was built from vectors of yours and cannot read text: pass vectors=… of your own encoder"
-            )
-        asked = as_array(vectors)
-        ranked = self.rank(asked[None] if asked.ndim == 1 else asked, **how)
+        return self._search(question, vectors, lambda part: None, how)
+
+    def search_timed(self, question: Any = None, *, vectors: Any = None, **how: Any) -> tuple[Any, Timings]:
+        """As `search`, and what each part of it took."""
+        times, last = dict.fromkeys(Timings._fields, 0.0), time.perf_counter()
+
+        def lap(part: str) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            times[part], last = times[part] + 1000 * (now - last), now
+
+        return self._search(question, vectors, lap, how), Timings(**times)
+
+    def _search(self, question: Any, vectors: Any, lap: Callable[[str], None], how: dict[str, Any]) -> Any:
+        if (question is None) == (vectors is None):
+            raise InvalidInput("a search takes either text, search('who …?'), or vectors=… of your own encoder")
+        if vectors is None:
+            limits = {name: how[name] for name in ("threads", "deadline", "cancel") if name in how}
+            asked = self.encoder.questions([question] if isinstance(question, str) else question, **limits)
+            alone = isinstance(question, str)
+        else:
+            asked = as_array(vectors)
+            alone = asked.ndim == 1
+            asked = asked[None] if alone else asked
+        lap("encode")
+        ranked = self.rank(asked, lap=lap, **how)
+        lap("rerank")
         hits = [self._hits(rows, scores) for rows, scores in zip(*ranked, strict=True)]
-        return hits[0] if asked.ndim == 1 else hits
+        lap("texts")
+        return hits[0] if alone else hits
+
+    @property
+    def encoder(self) -> Encodes:
+        """What encodes questions: the bundle's own model, looked for when it is first needed."""
+        with self._finding:
+            if self._encoder is None:
+                self.use(self._find_model())
+            assert self._encoder is not None
+            return self._encoder
+
+    def _known_model(self) -> dict[str, Any]:
+        known = self.info["model"]
+        if not isinstance(known, dict):
+            raise InvalidInput(
+                f"{self.bundle.path} was built from vectors of yours and cannot read text: pass vectors=… of your own "
+                "encoder"
+            )
+        return known
+
+    def _find_model(self) -> Path:
+        """The folder that the bundle's model was in, seen from beside the bundle, or the model that ships with bpr."""
+        known = self._known_model()
+        folder = known.get("folder")
+        places: list[Path] = [Path(self.bundle.path).resolve().parent / folder] if folder else []
+        for place in [*places, models.MINI]:
+            try:
+                if models.load(place)[0].fingerprint == known["fingerprint"]:
+                    return place
+            except BprError:
+                continue  # nothing there, or not a model: the next place may have it
+        raise ModelMismatch(
+            f"{self.bundle.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), which is "
+            f"not in {' and not in '.join(map(str, [*places, 'bpr itself']))}: say where it is (model=…, --model DIR)"
+        )
 
     def rank(
         self,
@@ -102,6 +203,7 @@ class Retriever:
         threads: int | None = None,
         deadline: float | None = None,
         cancel: Cancel | None = None,
+        lap: Callable[[str], None] | None = None,
     ) -> Hits:
         """The best rows without their texts: Hits(rows int64[q, k], scores float32[q, k]).
 
@@ -119,6 +221,7 @@ class Retriever:
             threads=threads,
             deadline=deadline,
             cancel=cancel,
+            lap=lap,
         )
 
     def questions(self, vectors: ArrayLike) -> Questions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -26,6 +28,7 @@ def search(
     threads: int | None = None,
     deadline: float | None = None,
     cancel: Cancel | None = None,
+    lap: Callable[[str], None] | None = None,
 ) -> Hits:
     """The k best passages of each question: Hits(rows int64[q, k], scores float32[q, k]).
 
@@ -35,6 +38,7 @@ def search(
     questions: float[q, bits], or Questions. rerank=False keeps the order of distances, with the score ⟨h_q, h_p⟩ =
     bits − 2·distance. candidates=None scores every passage (the paper's "without candidate generation").
     mask: bool[n], the rows that may be returned. deadline: a value of time.monotonic(). threads: default all cores.
+    lap: called with "candidates" when the first stage has ended, for those who time it.
     """
     asked = questions if isinstance(questions, Questions) else Questions(questions)  # type: ignore[arg-type]
     planes = index.planes
@@ -57,6 +61,8 @@ def search(
 
     # 1. candidate generation
     rows, found = index.candidates(asked, candidates, mask=mask, threads=threads, deadline=deadline, cancel=cancel)
+    if lap is not None:
+        lap("candidates")
     if index.scores_are_final:
         return Hits(rows[:, :k].copy(), found[:, :k].astype(np.float32))
     if not rerank:

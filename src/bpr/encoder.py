@@ -1,0 +1,315 @@
+"""Text to vectors on ONNX Runtime, without torch. The only importer of onnxruntime and of tokenizers.
+
+The builder and the retriever call `Encoder`; training uses `Tokens`, so that a model is trained on the very ids that it
+is served with. Knows a model folder (model.py) and its two graphs:
+
+    input_ids int64[1, n] (and token_type_ids, where the model has segments) → vector float32[1, bits]
+
+Pooling, normalisation, projection and the division by σ are inside the graph. One text is one run on one thread, and
+threads share the work text by text: dynamic int8 scales its activations by what it is given, so with several texts in
+one run a text's bits would depend on its neighbours. It also needs no padding, and costs nothing on a CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import model as models
+from .errors import Cancelled, DeadlineExceeded, InvalidInput
+from .kernels import Cancel, Limits
+from .model import Model
+
+# A text is cut to so many characters for each token that the model reads before it is tokenised: the rest is not read
+# anyway (a token of ordinary text has four or five characters), and a book must not take seconds to be cut up.
+CHARACTERS_PER_TOKEN = 64
+
+Ids: TypeAlias = NDArray[np.int64]
+Vectors: TypeAlias = NDArray[np.float32]
+
+
+class Encodes(Protocol):
+    """What the builder and the retriever ask of an encoder; `Encoder` and training's `TorchEncoder` are two."""
+
+    @property
+    def model(self) -> Model:
+        """What it encodes with."""
+        ...
+
+    @property
+    def engine(self) -> str:
+        """What computes the model: two engines may differ in bits that are within rounding of a threshold."""
+        ...
+
+    def questions(
+        self,
+        texts: Sequence[str],
+        *,
+        threads: int | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Vectors:
+        """float32[n, bits]."""
+        ...
+
+    def passages(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        threads: int | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Vectors:
+        """(title, text) pairs → float32[n, bits]."""
+        ...
+
+
+class Tokenized(NamedTuple):
+    """A text as a model reads it: ids int64[n], and the segment of each, int64[n]."""
+
+    ids: Ids
+    segments: Ids
+
+
+class Tokens:
+    """Text to token ids: [CLS] question [SEP], [CLS] title [SEP] text [SEP], or [CLS] text [SEP] without a title.
+
+    What is longer than the model's limit is cut, the longer part of a pair first. Threads may share one.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Read the tokenizer of a model folder."""
+        folder = models.resolve(folder)
+        self.model, files = models.load(folder)
+        path = models.check_file(folder, models.TOKENIZER, files)
+        self._questions = _tokenizer(path, self.model.question_length)
+        self._passages = _tokenizer(path, self.model.passage_length)
+
+    def question(self, text: str, row: int = 0) -> Tokenized:
+        """`row` is for the message if the text is none."""
+        return self._tokenized(self._questions.encode(self._question_part(text, row)))
+
+    def passage(self, pair: tuple[str, str], row: int = 0) -> Tokenized:
+        """pair: title (may be empty) and text."""
+        return self._tokenized(self._passages.encode(*self._passage_parts(pair, row)))
+
+    def questions(self, texts: Sequence[str]) -> list[Tokenized]:
+        """Many at once, on all cores: for those whose encoder does not keep the cores busy itself."""
+        parts = [self._question_part(text, row) for row, text in enumerate(texts)]
+        return [self._tokenized(found) for found in self._questions.encode_batch_fast(parts)]
+
+    def passages(self, pairs: Sequence[tuple[str, str]]) -> list[Tokenized]:
+        """Many at once, on all cores."""
+        parts = [self._passage_parts(pair, row) for row, pair in enumerate(pairs)]
+        alone_or_both = [part[0] if len(part) == 1 else (part[0], part[1]) for part in parts]
+        return [self._tokenized(found) for found in self._passages.encode_batch_fast(alone_or_both)]
+
+    def words(self) -> list[str]:
+        """The vocabulary in the order of its ids."""
+        known: dict[str, int] = self._passages.get_vocab()
+        return sorted(known, key=known.__getitem__)
+
+    def _question_part(self, text: str, row: int) -> str:
+        _check(text, f"question {row}")
+        return text[: self.model.question_length * CHARACTERS_PER_TOKEN]
+
+    def _passage_parts(self, pair: tuple[str, str], row: int) -> list[str]:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidInput(f"passage {row} must be a pair of title and text, not {type(pair).__name__}")
+        _check(pair[0], f"the title of passage {row}")
+        _check(pair[1], f"the text of passage {row}")
+        most = self.model.passage_length * CHARACTERS_PER_TOKEN
+        return [part[:most] for part in (pair if pair[0] else pair[1:])]
+
+    def _tokenized(self, found: Any) -> Tokenized:
+        ids = np.array(found.ids, np.int64)
+        return Tokenized(ids, np.array(found.type_ids, np.int64) if self.model.token_types else np.zeros_like(ids))
+
+
+class Encoder:
+    """A model folder's two encoders on ONNX Runtime. Threads may share one.
+
+    encoder = Encoder.open("mini")
+    encoder.questions(["who wrote the Iliad?"])                      # float32[1, bits]
+    encoder.passages([("Iliad", "The Iliad is an epic …")])          # float32[1, bits]
+    """
+
+    def __init__(self, folder: str | Path, threads: int | None = None) -> None:
+        """Made by `open`."""
+        self.folder = models.resolve(folder)
+        self.tokens = Tokens(self.folder)
+        self.model, self._files = models.load(self.folder)
+        self._threads = threads
+        self._sessions: dict[str, Any] = {}
+        self._opening = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: str | Path = "mini", threads: int | None = None) -> Encoder:
+        """A model folder, or "mini", the model that ships with bpr; a side's graph is read when it is first used.
+
+        threads: the default of the calls below; None for BPR_THREADS, or else all cores.
+        """
+        return cls(folder, threads)
+
+    @property
+    def fingerprint(self) -> str:
+        """What a bundle remembers of its model."""
+        return self.model.fingerprint
+
+    @property
+    def engine(self) -> str:
+        """The very graph that passages go through."""
+        return f"onnx {self._files.get('passage.onnx', {}).get('sha256')}"
+
+    def questions(
+        self,
+        texts: Sequence[str],
+        *,
+        threads: int | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Vectors:
+        """float32[n, bits], not in units of σ. deadline: a value of time.monotonic()."""
+        output = "question" if self.model.shared else "vector"
+        session = self._session("passage" if self.model.shared else "question", output)
+        limits = Limits(self._threads if threads is None else threads, deadline, cancel)
+        return self._encode(checked_texts(texts, "questions"), self.tokens.question, session, output, limits)
+
+    def passages(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        threads: int | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Vectors:
+        """(title, text) pairs → float32[n, bits] in units of σ; an empty title is none."""
+        limits = Limits(self._threads if threads is None else threads, deadline, cancel)
+        session = self._session("passage", "vector")
+        return self._encode(checked_texts(pairs, "passages"), self.tokens.passage, session, "vector", limits)
+
+    def _encode(
+        self, texts: Sequence[Any], tokenize: Callable[[Any, int], Tokenized], session: Any, output: str, limits: Limits
+    ) -> Vectors:
+        """Each text on its own; the threads take the next one as they come free."""
+        vectors = np.empty((len(texts), self.model.bits), np.float32)
+        rows = _Rows(len(texts), limits)
+
+        def work() -> None:
+            for row in rows:
+                tokenized = tokenize(texts[row], row)
+                inputs = {"input_ids": tokenized.ids[None]}
+                if self.model.token_types:
+                    inputs["token_type_ids"] = tokenized.segments[None]
+                vectors[row] = session.run([output], inputs)[0][0]
+
+        threads = min(limits.thread_count(), len(texts))
+        if threads <= 1:
+            work()
+            return vectors
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for future in as_completed([pool.submit(work) for _ in range(threads)]):
+                    future.result()
+            except BaseException:  # Ctrl-C among them: the pool waits for its threads, each of which ends its text
+                rows.stop()
+                raise
+        return vectors
+
+    def _session(self, side: str, output: str) -> Any:
+        name = f"{side}.onnx"
+        with self._opening:
+            if name not in self._sessions:
+                self._sessions[name] = _open_session(models.check_file(self.folder, name, self._files))
+            session = self._sessions[name]
+        wanted = {"input_ids", *(["token_type_ids"] if self.model.token_types else [])}
+        given = {each.name for each in session.get_inputs()}
+        if given != wanted or output not in {each.name for each in session.get_outputs()}:
+            raise InvalidInput(
+                f"{self.folder / name} takes {sorted(given)} where {sorted(wanted)} are needed, or lacks the output "
+                f"{output!r}: make it with `bpr export`"
+            )
+        return session
+
+
+class _Rows:
+    """The numbers 0 to count − 1, each for one of the threads that iterate over it, until the limits are reached."""
+
+    def __init__(self, count: int, limits: Limits) -> None:
+        self._next, self._count = 0, count
+        self._limits = limits
+        self._taking = threading.Lock()
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        limits = self._limits
+        with self._taking:
+            if self._next >= self._count:
+                raise StopIteration
+            if limits.cancel is not None and limits.cancel.flag[0]:
+                raise Cancelled("encoding was cancelled")
+            if limits.deadline is not None and limits.seconds() <= 0:
+                raise DeadlineExceeded("encoding did not end before its deadline")
+            self._next += 1
+            return self._next - 1
+
+    def stop(self) -> None:
+        """No thread gets another one."""
+        with self._taking:
+            self._count = 0
+
+
+def checked_texts(texts: Any, what: str) -> Sequence[Any]:
+    """The same, if it is a sequence; one text alone is not."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise InvalidInput(f"{what} must be a list, not {type(texts).__name__}; one of them is [one]")
+    return texts
+
+
+def _check(text: Any, what: str) -> None:
+    """InvalidInput unless it is a string that UTF-8 can hold."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} must be a string, not {type(text).__name__}")
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} has half a surrogate pair at character {error.start}, which is no text") from None
+
+
+def _tokenizer(path: Path, length: int) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library has no better one
+        raise InvalidInput(f"{path} is not a tokenizer of the tokenizers library: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(length, strategy="longest_first")
+    return tokenizer
+
+
+def _open_session(path: Path) -> Any:
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # threads are ours: one text each
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # The graph is final when it is exported. What a later ONNX Runtime would fuse in it would change bits, and today's
+    # fusions make it slower (bertgraph.py).
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_pattern = False  # it remembers one plan for every length of text
+    # Not session.set_denormal_as_zero: it would change how the caller's own threads compute.
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's errors have no common class but this
+        raise InvalidInput(f"{path} cannot be run by ONNX Runtime {onnxruntime.__version__}: {error}") from error

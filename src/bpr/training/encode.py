@@ -1,0 +1,140 @@
+"""Text to vectors in torch, for GPUs: the same interface as encoder.Encoder, from the float weights of a model folder.
+
+`bpr index --device cuda`, mining and validation call it. On a GPU the network runs in bfloat16, so a value within
+rounding of a threshold may get another bit than on a CPU; how often is measured in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .. import model as models
+from ..encoder import Tokenized, Tokens, Vectors, checked_texts
+from ..errors import Cancelled, DeadlineExceeded, InvalidInput
+from ..kernels import Cancel, Limits
+from ..model import Model
+from .tower import Side, Tower, load_tower
+
+# Tokens in a batch, padding included: enough to fill the device, little enough for its memory.
+BATCH_TOKENS = {"cuda": 1 << 17, "cpu": 1 << 12}
+ROUND_LENGTH = 8  # a batch's length is a multiple of it, as the tensor cores like it
+
+
+class TorchEncoder:
+    """A model folder's two encoders in torch, on one device. Texts are sorted by length and padded to the longest."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        """Made by `open`."""
+        self.folder = folder
+        self.tokens = Tokens(folder)
+        self.model: Model = self.tokens.model
+        self._device = device
+        self._type = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self._towers: dict[Side, Tower] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path, device: str = "cuda") -> TorchEncoder:
+        """device: "cuda", "cuda:1", "cpu"; bfloat16 on a GPU, float32 on a CPU."""
+        try:
+            chosen = torch.device(device)
+        except RuntimeError as error:
+            raise InvalidInput(f"{device!r} is no device of torch: {str(error).splitlines()[0]}") from error
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise InvalidInput("torch sees no CUDA device on this machine: leave --device out to encode on the CPU")
+        if chosen.type not in BATCH_TOKENS:
+            raise InvalidInput(f"{device!r} is not supported: use cpu or cuda")
+        return cls(models.resolve(folder), chosen)
+
+    @property
+    def fingerprint(self) -> str:
+        """What a bundle remembers of its model."""
+        return self.model.fingerprint
+
+    @property
+    def engine(self) -> str:
+        """Torch, and where it runs."""
+        return f"torch {self._device.type} {self._type}"
+
+    def questions(
+        self,
+        texts: Sequence[str],
+        *,
+        threads: int | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Vectors:
+        """float32[n, bits], not in units of σ."""
+        found = self.tokens.questions(checked_texts(texts, "questions"))
+        return self.encode(found, "question", Limits(threads, deadline, cancel))
+
+    def passages(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        threads: int | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Vectors:
+        """(title, text) pairs → float32[n, bits] in units of σ; an empty title is none."""
+        found = self.tokens.passages(checked_texts(pairs, "passages"))
+        return self.encode(found, "passage", Limits(threads, deadline, cancel))
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[Tokenized], side: Side, limits: Limits | None = None) -> Vectors:
+        """From token ids: float32[n, bits]."""
+        limits = limits or Limits()
+        tower = self._tower(side)
+        vectors = np.empty((len(texts), self.model.bits), np.float32)
+        # Results are fetched one batch late, so that the device computes while the host prepares.
+        waiting: tuple[NDArray[np.int64], torch.Tensor] | None = None
+        for rows in self._batches(texts):
+            if limits.cancel is not None and limits.cancel.flag[0]:
+                raise Cancelled("encoding was cancelled")
+            if limits.deadline is not None and limits.seconds() <= 0:
+                raise DeadlineExceeded("encoding did not end before its deadline")
+            found = tower(*self._padded([texts[row] for row in rows]))
+            if waiting is not None:
+                vectors[waiting[0]] = waiting[1].float().cpu().numpy()
+            waiting = rows, found
+        if waiting is not None:
+            vectors[waiting[0]] = waiting[1].float().cpu().numpy()
+        return vectors
+
+    def _batches(self, texts: Sequence[Tokenized]) -> Iterator[NDArray[np.int64]]:
+        """Rows of similar length, the longest first, as many as BATCH_TOKENS allows."""
+        lengths = np.array([len(text.ids) for text in texts], np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        first = 0
+        while first < len(order):
+            count = max(1, BATCH_TOKENS[self._device.type] // _rounded(int(lengths[order[first]])))
+            yield order[first : first + count]
+            first += count
+
+    def _padded(self, texts: Sequence[Tokenized]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Ids, mask and segments: int64[n, length] each."""
+        longest = _rounded(max(len(text.ids) for text in texts))
+        ids, mask, segments = (np.zeros((len(texts), longest), np.int64) for _ in range(3))
+        for row, text in enumerate(texts):
+            ids[row, : len(text.ids)] = text.ids
+            mask[row, : len(text.ids)] = 1
+            segments[row, : len(text.ids)] = text.segments
+        on_device = [torch.from_numpy(each).to(self._device) for each in (ids, mask, segments)]
+        return on_device[0], on_device[1], on_device[2] if self.model.token_types else None
+
+    def _tower(self, side: Side) -> Tower:
+        if side not in self._towers:
+            tower = load_tower(self.folder, side)
+            # The head decides the bits, and costs next to nothing: it stays in float32 (Tower casts what it is given).
+            tower.backbone.to(self._device, self._type)
+            tower.head.to(self._device)
+            self._towers[side] = tower
+        return self._towers[side]
+
+
+def _rounded(length: int) -> int:
+    return -(-length // ROUND_LENGTH) * ROUND_LENGTH

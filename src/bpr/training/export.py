@@ -1,0 +1,206 @@
+"""From a model folder's float weights to the ONNX graphs that encoder.py runs, in int8 or in float32.
+
+`bpr export` and the end of a training run call it. BERT is written by hand (bertgraph.py); any other architecture goes
+through torch's exporter and ONNX Runtime's quantisation, which is slower to run and somewhat further from float32.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from .. import model as models
+from ..disk import storage_error
+from ..encoder import Encoder, Tokenized, Tokens
+from ..errors import InvalidInput
+from . import bertgraph
+from .tower import Side, Tower, load_tower, vectors_of
+
+SAMPLE_TEXTS, SAMPLE_WORDS, TITLE_WORDS = 16, 90, 4
+LEAST_AGREEMENT = 0.9  # of sign bits with float32; below it the export is broken, not merely rounded
+OPSET = 17
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export made: where, and for each side its bytes and the share of sign bits that agree with float32."""
+
+    folder: Path
+    bytes: dict[Side, int]
+    agreement: dict[Side, float]
+
+
+def export_onnx(
+    folder: str | Path,
+    out: str | Path | None = None,
+    int8: bool = True,
+    texts: Sequence[tuple[str, str]] | None = None,
+) -> Exported:
+    """Write passage.onnx and (unless the model is shared) question.onnx, and enter them into bpr.json.
+
+    folder: with question_encoder/ and passage_encoder/. out: another folder, which gets the ONNX files, the tokenizer,
+    the card and bpr.json, but not the float weights; None: the same folder.
+    texts: (title, text) pairs that the sizes of activations are taken from; random words, the default, do as well.
+    """
+    source = models.resolve(folder)
+    target = source if out is None else Path(out)
+    model, files = models.load(source)
+    names = list(files) if out is None else _copied(source, target)
+    tokens = Tokens(source)
+    samples = sample_texts(tokens) if texts is None else list(texts)
+    sides: list[Side] = ["passage"] if model.shared else ["question", "passage"]
+    for side in sides:
+        path = target / f"{side}.onnx"
+        tower = load_tower(source, side)
+        graph = graph_of(tower, [_tokenized(tokens, side, pair) for pair in samples], int8)
+        partial = path.with_suffix(".onnx.new")
+        try:
+            partial.write_bytes(graph.SerializeToString())
+            partial.replace(path)
+        except OSError as error:
+            raise storage_error("write", path, error) from error
+        names.append(path.name)
+    models.save(target, model, names)
+    made = {side: (target / f"{side}.onnx").stat().st_size for side in sides}
+    return Exported(target, made, {side: _agreement(source, target, side, samples) for side in sides})
+
+
+def graph_of(tower: Tower, samples: Sequence[Tokenized], int8: bool) -> onnx.ModelProto:
+    """The graph of a side. samples: texts to take the sizes of activations from."""
+    if bertgraph.fits(tower):
+        return bertgraph.bert(tower, [each.ids[None] for each in samples] if int8 else None)
+    return _traced(tower, samples[0], int8)
+
+
+def sample_texts(tokens: Tokens, count: int = SAMPLE_TEXTS) -> list[tuple[str, str]]:
+    """Random words of the vocabulary, the same ones every time: which channels are large is the network's habit."""
+    words = [word for word in tokens.words() if word.isalpha()] or tokens.words()
+    random = np.random.default_rng(0)
+
+    def draw(many: int) -> str:
+        return " ".join(words[each] for each in random.integers(0, len(words), many))
+
+    return [(draw(TITLE_WORDS), draw(SAMPLE_WORDS)) for _ in range(count)]
+
+
+def _tokenized(tokens: Tokens, side: Side, pair: tuple[str, str]) -> Tokenized:
+    return tokens.passage(pair) if side == "passage" else tokens.question(pair[1][: len(pair[1]) // 4])
+
+
+def _copied(source: Path, target: Path) -> list[str]:
+    """Copy what an encoder needs beside its graphs; the names of it."""
+    names = [name for name in (models.TOKENIZER, models.CARD) if (source / name).is_file()]
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            shutil.copyfile(source / name, target / name)
+    except OSError as error:
+        raise storage_error("write", target, error) from error
+    return names
+
+
+@torch.inference_mode()
+def _agreement(source: Path, target: Path, side: Side, samples: Sequence[tuple[str, str]]) -> float:
+    """The share of sign bits on which the exported side and torch's float32 agree."""
+    tower, encoder = load_tower(source, side), Encoder(target)
+    if side == "passage":
+        found = encoder.passages(samples)
+    else:
+        found = encoder.questions([pair[1][: len(pair[1]) // 4] for pair in samples])
+    same = 0.0
+    for row, pair in enumerate(samples):
+        ids, segments = (torch.from_numpy(each[None]) for each in _tokenized(encoder.tokens, side, pair))
+        expected = tower(ids, None, segments if tower.model.token_types else None)[0].numpy()
+        same += float(((found[row] > 0) == (expected > 0)).mean()) / len(samples)
+    if same < LEAST_AGREEMENT:
+        raise InvalidInput(
+            f"only {same:.1%} of the {side} encoder's sign bits survived the export: ONNX Runtime does not compute "
+            "this architecture as torch does; export it with int8 off (--float32), and report it"
+        )
+    return same
+
+
+# ── Architectures that bertgraph.py does not know ────────────────────────────────────────────────────────────────────
+
+
+class _Bare(nn.Module):
+    """A tower as torch's exporter wants it: tensors in, the graph's outputs out."""
+
+    def __init__(self, tower: Tower) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> tuple[Tensor, ...]:
+        tower = self.tower
+        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        hidden = tower.backbone(input_ids=input_ids, **segments).last_hidden_state
+        vector = vectors_of(hidden, None, tower.head, tower.model, tower.side)
+        return (vector, vector * tower.head.sigma) if tower.model.shared else (vector,)
+
+
+def _traced(tower: Tower, sample: Tokenized, int8: bool) -> onnx.ModelProto:
+    """Torch's exporter, then ONNX Runtime's dynamic quantisation, then its fusions, all of them now and none later."""
+    inputs = {"input_ids": sample.ids, **({"token_type_ids": sample.segments} if tower.model.token_types else {})}
+    with tempfile.TemporaryDirectory() as scratch, torch.inference_mode(), warnings.catch_warnings():
+        # The newer exporter needs packages of its own; this one says at every call that it is the older one.
+        warnings.simplefilter("ignore")
+        path = Path(scratch, "float.onnx")
+        torch.onnx.export(
+            _Bare(tower),
+            tuple(torch.from_numpy(each[None]) for each in inputs.values()),
+            str(path),
+            input_names=list(inputs),
+            output_names=["vector", *(["question"] if tower.model.shared else [])],
+            dynamic_axes={name: {1: "n"} for name in inputs},
+            opset_version=OPSET,
+            dynamo=False,
+        )
+        return _fused(_quantized(path) if int8 else path)
+
+
+def _quantized(path: Path) -> Path:
+    """Products and tables as bytes; seven bits of weight, because no processor may clip (onnxgraph.py)."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantized = path.with_name("int8.onnx")
+    # The projection decides the bits and stays float; a Gemm is taken apart first, and its product is called so.
+    projection = [f"{node.name}_MatMul" for node in onnx.load(str(path)).graph.node if node.op_type == "Gemm"]
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # it advises a step that has been done, on the root logger
+    try:
+        quantize_dynamic(
+            path,
+            quantized,
+            op_types_to_quantize=["MatMul", "Gather"],
+            nodes_to_exclude=projection,
+            per_channel=True,
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+        )
+    finally:
+        logging.disable(before)
+    return quantized
+
+
+def _fused(path: Path) -> onnx.ModelProto:
+    import onnxruntime
+
+    fused = path.with_name("fused.onnx")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(fused)
+    # Its fused kernel is six times as slow as the two that it replaces (bertgraph.py).
+    slow = ["SkipLayerNormFusion"]
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=slow)
+    return onnx.load(str(fused))
