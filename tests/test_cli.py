@@ -22,6 +22,7 @@ import typer
 import bpr
 from bpr import builder, bundle, cli, documents, kernels, terminal
 from bpr.records import Hit
+from tiny_models import make_model
 
 ROWS, DIMENSIONS = 300, 64
 VERBS = ("passages", "index", "search", "verify", "info")
@@ -232,10 +233,119 @@ def test_index_passes_its_options_on(run, corpus, tmp_path, how):
     assert ours == {"question": 2, "hits": [hit.to_dict() for hit in expected]}
 
 
-def test_text_without_vectors_is_refused_in_one_line(run, corpus, tmp_path):
+# ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def of_text(run, tiny_model, tmp_path) -> Path:
+    """A bundle that `bpr index` made of text."""
+    texts = ["homer wrote the iliad", "paris is the capital of france", "the moon is a star"]
+    lines = [json.dumps({"id": f"p{row}", "title": "", "text": text}) + "\n" for row, text in enumerate(texts)]
+    (tmp_path / "t.jsonl").write_text("".join(lines))
+    status, out, err = run("index", tmp_path / "t.jsonl", "--model", tiny_model, "-o", tmp_path / "t.bpr")
+    assert (status, out) == (0, "")
+    assert "3 passages, 64 bits, 2 planes" in err
+    return tmp_path / "t.bpr"
+
+
+def test_questions_in_words_get_the_hits_of_the_retriever(run, of_text):
+    asked = ["who wrote the iliad?", "what is the capital of france?"]
+    status, out, err = run("search", of_text, *asked, "-k", "2", "--json")
+    assert (status, err) == (0, "")
+    with bpr.open(of_text) as retriever:
+        expected = retriever.search(asked, k=2)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [each["question"] for each in found] == asked
+    assert [each["hits"] for each in found] == [[hit.to_dict() for hit in hits] for hits in expected]
+
+
+def test_questions_in_words_stand_above_their_hits(run, of_text):
+    status, out, _ = run("search", of_text, "who\x1b[2J wrote?", "-k", "2")
+    assert status == 0
+    assert out.splitlines()[0].startswith("who [2J wrote?")
+    assert "homer wrote the iliad" in out
+
+
+def test_documents_are_indexed_at_once(run, tiny_model, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "moon.md").write_text("# The moon\n\nIs a star?\n")
+    assert run("index", tmp_path / "docs", "--model", tiny_model, "-o", tmp_path / "d.bpr", "-q") == (0, "", "")
+    assert "The moon" in run("search", tmp_path / "d.bpr", "moon")[1]
+
+
+def test_info_names_the_model(run, of_text, tiny_model):
+    out = run("info", of_text)[1]
+    assert re.search(r"^model +tiny \(\w{12}…\) *$", out, re.M)
+    known = json.loads(run("info", of_text, "--json")[1])["model"]
+    assert (known["name"], len(known["fingerprint"])) == ("tiny", 64)
+
+
+def test_another_model_is_refused_in_one_line(run, of_text, tmp_path):
+    make_model(tmp_path / "other", seed=3)
+    status, out, err = run("search", of_text, "who?", "--model", tmp_path / "other")
+    assert (status, out) == (1, "")
+    assert "is another one" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ("index {passages} -o {new} --model {folder}", "is no model folder"),
+        ("index {passages} -o {new} --model {model} --planes 2", "are for vectors of yours"),
+        ("search {bundle} who?", "built from vectors of yours"),
+        ("index {folder}/nothing.jsonl -o {new} --model {model}", "there is no such file"),
+    ],
+)
+def test_text_failures_are_1_and_one_line(run, corpus, tiny_model, tmp_path, arguments, word):
+    filled = arguments.format(**vars(corpus), new=tmp_path / "new", model=tiny_model)
+    status, out, err = run(*filled.split())
+    assert (status, out) == (1, "")
+    assert word in one_line(err)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "search w.bpr who? --vectors q.npy",
+        "search w.bpr",
+        "index p.jsonl -o w.bpr --vectors v.npy --model m",
+        "index p.jsonl -o w.bpr --vectors v.npy --device cuda",
+        "index p.jsonl -o w.bpr --device toaster",
+    ],
+)
+def test_text_and_vectors_exclude_each_other(run, arguments):
+    status, out, err = run(*arguments.split())
+    assert (status, out) == (2, "")
+    assert "Usage: bpr" in err
+
+
+def test_a_gpu_is_used_through_torch(run, tiny_model, tmp_path, monkeypatch):
+    (tmp_path / "t.jsonl").write_text('{"id": "a", "text": "homer wrote"}\n')
+    command = ["index", tmp_path / "t.jsonl", "--model", tiny_model, "--device", "cuda", "-o", tmp_path / "t.bpr", "-q"]
+    from bpr.training import encode
+
+    asked = []
+
+    def opened(folder: Path, device: str) -> encode.TorchEncoder:
+        asked.append((folder, device))
+        return encode.TorchEncoder(folder, encode.torch.device("cpu"))
+
+    monkeypatch.setattr(encode.TorchEncoder, "open", opened)
+    assert run(*command) == (0, "", "")
+    assert asked == [(tiny_model, "cuda")]
+    monkeypatch.setitem(sys.modules, "bpr.training.encode", None)
+    status, out, err = run(*command)
+    assert (status, out) == (1, "")
+    assert "needs torch: pip install" in one_line(err)
+
+
+def test_without_a_model_there_is_one_line(run, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("bpr.model.MINI", tmp_path / "mini")
+    monkeypatch.chdir(tmp_path)
     status, out, err = run("index", corpus.passages, "-o", tmp_path / "new.bpr")
     assert (status, out) == (1, "")
-    assert "--vectors" in one_line(err)
+    assert "built without its model" in one_line(err)
 
 
 def save(path: Path, array: np.ndarray) -> Path:
@@ -339,7 +449,7 @@ def test_names_cannot_take_over_the_terminal_through_an_error(run, tmp_path):
     ],
 )
 def test_hits_are_those_of_the_retriever(run, corpus, monkeypatch, options, how):
-    monkeypatch.setattr(cli, "QUESTIONS_AT_ONCE", 2)  # five questions: the last batch is a short one
+    monkeypatch.setattr(cli.bundles, "QUESTIONS_AT_ONCE", 2)  # five questions: the last batch is a short one
     status, out, err = run("search", corpus.bundle, "--vectors", corpus.questions, "--json", *options)
     assert (status, err) == (0, "")
     with bpr.open(corpus.bundle) as retriever:

@@ -32,6 +32,7 @@ def test_every_target_and_verb_that_the_documents_name_exists():
 
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     verbs = {command.name or command.callback.__name__ for command in app.registered_commands}
+    verbs |= {group.name for group in app.registered_groups}
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         assert set(re.findall(r"\bmake ([a-z]+)\b", text.replace("`make` alone", ""))) - {"a"} <= targets, page

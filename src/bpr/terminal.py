@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,13 +106,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=True))
 
 
-def print_hits(question: int, hits: list[Hit]) -> None:
-    """Two lines a hit, none wider than the terminal: rank, score, id and title; the beginning of the text."""
+def print_hits(question: int | str, hits: list[Hit]) -> None:
+    """The question or its number, then two lines a hit, none wider than the terminal: rank, score, id, title; text."""
     console = _console()
     ids, scores = [plain(hit.id) for hit in hits], [f"{hit.score:,.4f}" for hit in hits]
     ranks_wide, scores_wide = len(str(len(hits))) + 2, max(map(len, scores))
     ids_wide = min(max(map(cell_len, ids)), console.width // 3)
-    lines = [Text(f"question {question}", "bold")]
+    lines = [Text(plain(question) if isinstance(question, str) else f"question {question}", "bold")]
     for hit, outside_id, score in zip(hits, ids, scores, strict=True):
         start = Text.assemble(f"{hit.rank:>{ranks_wide}}  ", (f"{score:>{scores_wide}}", "cyan"), "  ")
         name = Text(outside_id)
@@ -136,13 +136,17 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             ("passages", f"{facts['rows']:,}"),
             ("codes", f"{shape(facts)}, from {count(facts['dimensions'], 'dimension')}"),
             ("transform", ", ".join(done) or "none"),
-            ("model", plain(facts["model"] or "none: built from vectors")),
+            ("model", plain(_model(facts["model"]))),
             ("size", saving(facts)),
         ]
     )
     files = [*sorted(facts["files"].items()), ("in all", facts["bytes"])]
     rows = [(name, size(bytes), f"{bytes / max(facts['rows'], 1):,.1f} B") for name, bytes in files]
     _print_grid([("file", "size", "a passage"), *rows], justify="right")
+
+
+def _model(known: Mapping[str, Any] | None) -> str:
+    return f"{known['name']} ({known['fingerprint'][:12]}…)" if known else "none: built from vectors"
 
 
 def print_health(health: Health) -> None:
@@ -183,6 +187,23 @@ def print_bench(machine: Mapping[str, Any], rows: list[Compared]) -> None:
             lines.append((f"{row.questions:>9}", f"{row.threads}", f"{row.ours:.3f}", *times))
     _print_grid(lines, justify="right")
     _console().print("×: times as long as bpr. read: reading the codes once, the limit for one question.")
+
+
+def print_validation(runs: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> None:
+    """Lines of a training ledger: how the held-out questions fared; of several runs the best one is marked."""
+    names = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
+    lines = [("model", "steps", *(name.removeprefix("eval_").replace("_", " ") for name in names))]
+    for run in runs:
+        mark = " *" if len(runs) > 1 and run is best else ""
+        figures = (f"{run['metrics'][name]:,.2f}" if name in run["metrics"] else "" for name in names)
+        lines.append((plain(run["output"]) + mark, f"{run['steps']:,}", *figures))
+    _print_grid(lines, justify="right")
+
+
+def print_export(made: Iterable[tuple[str, int, float]]) -> None:
+    """Each exported encoder: its side, its bytes, and the share of its sign bits that the float weights give too."""
+    rows = [(f"{side}.onnx", size(bytes), f"{agreement:.2%}") for side, bytes, agreement in made]
+    _print_grid([("file", "size", "sign bits as in float32"), *rows], justify="right")
 
 
 def _print_histogram(console: Console, distances: Distances) -> None:

@@ -1,0 +1,5 @@
+"""`python -m bpr.cli` is `bpr`."""
+
+from . import main
+
+main()

@@ -1,0 +1,148 @@
+"""What all verbs share: the typer app, how a verb ends, and the options that several of them have.
+
+The verbs' own files import it; it must not know any verb. Only typer is imported at the start, so that `bpr --help` is
+quick; numpy and rich (terminal.py) come with the verb that needs them.
+
+A new verb is a function below `@verb(example, …)`: how it ends (errors, Ctrl-C, a closed pipe) is taken care of here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from .. import __version__
+from ..errors import BprError, InvalidInput
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+# What the extra brings, and what comes along with it.
+EXTRA = ("torch", "transformers", "accelerate", "safetensors", "bm25s", "numba", "onnx", "huggingface_hub")
+
+EPILOG = """\b
+Example:
+  $ bpr passages docs/ -o passages.jsonl
+  $ bpr index passages.jsonl -o docs.bpr
+  $ bpr search docs.bpr "who wrote the Iliad?"
+
+Exit status: 0 success, 1 failure (one line on stderr says why), 2 wrong usage, 130 interrupted.
+
+BPR_THREADS limits the threads, NO_COLOR turns colours off, BPR_DEBUG=1 shows where in the program an error arose."""
+
+app = typer.Typer(
+    help="Passage retrieval over millions of passages on one ordinary machine, with learned binary codes.",
+    epilog=EPILOG,
+    rich_markup_mode=None,  # typer's rich help takes longer to import than all else together
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+# ── How every verb ends ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as the verb of its name; the examples stand at the end of its --help.
+
+    group: of verbs with a first word in common, such as `bpr convert squad`.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def guarded(**options: Any) -> None:
+            with ending():
+                function(**options)
+
+        lines = "\n".join(f"  $ bpr {example}" for example in examples)
+        (group or app).command(epilog=f"\b\nExample{'s' * (len(examples) > 1)}:\n{lines}")(guarded)
+        return function
+
+    return register
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Every end but success is an exit status and one line on stderr; never a traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _give_up_stdout()
+        sys.exit(1)
+    except OSError as error:  # files speak as StorageError: this is stdout
+        _give_up_stdout()
+        fail(f"cannot write the output: {error.strerror or error}")
+    except MemoryError:
+        fail("there is not enough memory: close some programs, or give it less at a time")
+    except (BprError, ImportError) as error:  # ImportError: the compiled kernel is missing, which it says clearly
+        fail(str(error))
+
+
+@contextmanager
+def train_extra() -> Iterator[None]:
+    """Around imports of what `pip install bpr` alone does not bring."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA:
+            raise
+        raise InvalidInput(
+            f"this needs {package}, which is not installed: pip install 'binary-passage-retriever[train]'"
+        ) from error
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """One red line, then the end. The traceback of the error at hand only for those who asked for it."""
+    if os.environ.get("BPR_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exc()
+    from .. import terminal
+
+    terminal.message(f"bpr: {message}", "red")
+    sys.exit(status)
+
+
+def _give_up_stdout() -> None:
+    """What is left in its buffer goes nowhere, so that the interpreter does not fail on it at its end."""
+    with suppress(OSError):  # it may be no file at all
+        descriptor = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+# ── Options that several verbs have ──────────────────────────────────────────────────────────────────────────────────
+
+
+Bundle = Annotated[Path, typer.Argument(metavar="NAME.bpr", help="A bundle that `bpr index` wrote.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no messages: only results and errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+NewModel = Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model folder to make.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the search.  [default: all cores]")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bpr {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+
+
+@app.callback()
+def _program(version: Version = False) -> None:
+    pass
