@@ -177,3 +177,13 @@ def test_unknown_flags(key: str) -> None:
 def test_flags_of_the_wrong_type() -> None:
     with pytest.raises(InvalidInput, match="batch must be int, not 'many'"):
         changed(Recipe(), {"batch": "many"})
+
+
+RECIPES = sorted((Path(__file__).parents[2] / "benchmarks" / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_the_recipes_of_the_published_runs_can_be_read(path: Path) -> None:
+    recipe = load(path)
+    assert recipe.name == path.stem
+    assert recipe.batch == 512
