@@ -69,7 +69,8 @@ def train(
     settings = {"recipe": recipe.to_dict(), "data": data.fingerprint()}
     last = _last_checkpoint(checkpoints, settings, resume)
     teachers = {role: _teacher(folder, recipe) for role, folder in _teachers(recipe).items()}
-    # cuDNN's attention plans anew for every shape, and nearly every batch has its own: half of the time went there.
+    # cuDNN's attention plans anew for every shape, and nearly every batch has its own. The published runs from trunk on
+    # were made so; what it gains was not measured by itself.
     torch.backends.cuda.enable_cudnn_sdp(False)
     bi, model = built(recipe, data, _device())
     if recipe.freeze_embeddings:
