@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from .disk import Disk, OutputFile
 from .errors import CorruptBundle, InvalidInput
 from .records import Passage
-from .textfiles import kind, read_records
+from .textfiles import check_string, kind, read_records
 
 if TYPE_CHECKING:
     from . import bundle
@@ -103,23 +103,18 @@ def to_passage(record: Mapping[str, Any]) -> Passage:
     title = rest.pop("title", None)
     text = rest.pop("text", None)
     for key, value in (("id", outside_id), ("title", "" if title is None else title), ("text", text)):
-        _check_string(key, value)
+        _check_field(key, value)
     if not outside_id.strip():
         raise ValueError('"id" is empty; every passage needs an id of its own')
     own = rest.pop("meta" if "meta" in rest else "metadata", None)
     return Passage(outside_id, title or "", text, _merge_meta({} if own is None else own, rest))
 
 
-def _check_string(key: str, value: Any) -> None:
-    """ValueError unless the value is a string that UTF-8 can hold."""
+def _check_field(key: str, value: Any) -> None:
+    """ValueError unless a passage can have this value there."""
     if value is None:
         raise ValueError(f'"{key}" is missing; a passage needs "id" and "text" (and may have "title" and "meta")')
-    if not isinstance(value, str):
-        raise ValueError(f'"{key}" must be a string, not {kind(value)}')
-    try:
-        value.isascii() or value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f'"{key}" has half a surrogate pair at character {error.start}, which is no text') from None
+    check_string(key, value)
 
 
 def _merge_meta(own: Any, rest: Mapping[str, Any]) -> dict[str, Any]:

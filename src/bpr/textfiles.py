@@ -41,6 +41,16 @@ def kind(value: object) -> str:
     return "null" if value is None else type(value).__name__
 
 
+def check_string(key: str, value: object) -> None:
+    """ValueError unless the value of a field is a string that UTF-8 can hold."""
+    if not isinstance(value, str):
+        raise ValueError(f'"{key}" must be a string, not {kind(value)}')
+    try:
+        value.isascii() or value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f'"{key}" has half a surrogate pair at character {error.start}, which is no text') from None
+
+
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a JSONL file or the rows of a TSV with a header, each with its line number (from 1)."""
     lines = read_lines(path)

@@ -31,7 +31,7 @@ from ..disk import Disk, OutputFile
 from ..errors import InvalidInput
 from ..passages import to_line
 from ..records import Passage
-from ..textfiles import PACKED_TYPES, kind, parse_objects, read_lines
+from ..textfiles import PACKED_TYPES, check_string, kind, parse_objects, read_lines
 
 if TYPE_CHECKING:
     from ..builder import Progress
@@ -238,13 +238,8 @@ def _field(record: Any, key: str, default: Any) -> Any:
 def string_of(record: Any, key: str, default: str | None = None) -> str:
     """A field of a record as a string that UTF-8 can hold; a ValueError says what else it is."""
     value = _field(record, key, default)
-    if not isinstance(value, str):
-        raise ValueError(f'"{key}" must be a string, not {kind(value)}')
-    try:
-        value.isascii() or value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f'"{key}" has half a surrogate pair at character {error.start}, which is no text') from None
-    return value
+    check_string(key, value)
+    return str(value)
 
 
 def list_of(record: Any, key: str, default: list[Any] | None = None) -> list[Any]:
