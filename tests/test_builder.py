@@ -21,7 +21,7 @@ import pytest
 import bpr
 from bpr import builder, bundle
 from bpr.builder import MAGNITUDES, ROTATION, SIGNS, build, load_transform, load_vectors
-from bpr.codes import BLOCK_ROWS, LEVELS, THRESHOLD, pack, pack_magnitudes
+from bpr.codes import BLOCK_ROWS, LARGE, LEVELS, pack, pack_largest, pack_magnitudes
 from bpr.encoder import Encoder
 from bpr.errors import InvalidInput, MissingBundle, StorageError
 from bpr.transform import Transform
@@ -386,7 +386,7 @@ def test_text_is_encoded(tmp_path: Path, path: Path, tiny_model: Path, source, o
     assert build(source(tmp_path), path, model=model) == len(TEXTS)
     signs, large = codes_of(path)
     np.testing.assert_array_equal(signs, pack(vectors))
-    np.testing.assert_array_equal(large, pack_magnitudes(vectors, THRESHOLD))
+    np.testing.assert_array_equal(large, pack_largest(vectors, round(vectors.shape[1] * LARGE)))
     with bundle.open(path) as stored:
         info = stored.info
         assert load_transform(stored).is_identity

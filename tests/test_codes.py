@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bpr.codes import (
     checked_levels,
     hamming_reference,
     pack,
+    pack_largest,
     pack_magnitudes,
     scores_reference,
     unpack,
@@ -117,6 +119,20 @@ def test_magnitudes_by_one_threshold_or_one_a_dimension() -> None:
 def test_thresholds_that_make_no_sense(thresholds) -> None:
     with pytest.raises(InvalidInput, match="one number >= 0, or 8 of them"):
         pack_magnitudes(np.ones((2, 8)), thresholds)
+
+
+def test_the_largest_of_each_row_and_of_equal_ones_the_first() -> None:
+    vectors = np.array([[1, -5, 2, 0, 4, -3, 0, 0], [100, 100, 100, 100, -100, 0, 0, 0], [0] * 8], np.float32)
+    assert pack_largest(vectors, 3).tolist() == [[0b01001100], [0b11100000], [0b11100000]]
+    assert pack_largest(vectors, 0).tolist() == [[0]] * 3
+    assert pack_largest(vectors, 8).tolist() == [[255]] * 3
+    assert pytest.approx(math.erfc(codes.THRESHOLD / math.sqrt(2)), abs=1e-4) == codes.LARGE
+
+
+@pytest.mark.parametrize("count", [-1, 9])
+def test_no_more_are_large_than_there_are(count: int) -> None:
+    with pytest.raises(InvalidInput, match="between 0 and 8"):
+        pack_largest(np.ones((2, 8)), count)
 
 
 # ── unpack ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bpr import model as models
-from bpr.codes import LEVELS, THRESHOLD
+from bpr.codes import LARGE, LEVELS
 from bpr.errors import InvalidInput, StorageError, UnsupportedFormat
 from bpr.model import Model
 
@@ -34,7 +34,7 @@ def change(folder: Path, **values: object) -> None:
 def test_what_is_saved_is_loaded(folder: Path) -> None:
     model, files = models.load(str(folder))
     assert model == models.two_planes(MODEL)
-    assert (model.planes, model.levels, model.threshold, model.candidates) == (2, LEVELS, THRESHOLD, 2000)
+    assert (model.planes, model.levels, model.large, model.candidates) == (2, LEVELS, round(model.bits * LARGE), 2000)
     assert set(files) == {"tokenizer.json", "sub/weights"}
     assert files["sub/weights"]["bytes"] == 3_000_000
     assert models.check_file(folder, "sub/weights", files) == folder / "sub" / "weights"
@@ -71,7 +71,9 @@ def test_the_name_and_the_default_l_are_not_in_the_fingerprint() -> None:
         ({"planes": 3}, "planes must be 1 or 2"),
         ({"planes": 2}, "two planes need both"),
         ({"levels": (0.5, 1.5)}, "belong to two planes"),
-        ({"threshold": 1.0, "planes": 2}, "two planes need both"),
+        ({"large": 3, "planes": 2}, "two planes need both"),
+        ({"large": 9, "planes": 2, "levels": LEVELS, "bits": 8}, "large must be a number of the 8 bits"),
+        ({"large": 1.5, "planes": 2, "levels": LEVELS}, "large must be a number"),
         ({"pooling": "max"}, "pooling must be"),
         ({"candidates": 0}, "candidates is too small"),
         ({"question_length": 2}, "question_length is too small"),

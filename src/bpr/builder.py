@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import bundle, documents, passages
-from .codes import LEVELS, Codes, Floats, blocks, checked_bits, checked_vectors, finite, pack, pack_magnitudes
+from .codes import (
+    LEVELS,
+    Codes,
+    Floats,
+    blocks,
+    checked_bits,
+    checked_vectors,
+    finite,
+    pack,
+    pack_largest,
+    pack_magnitudes,
+)
 from .disk import storage_error
 from .encoder import Encoder, Encodes
 from .errors import InvalidInput
@@ -182,8 +193,8 @@ def _codes_of(
         return list(np.frombuffer(kept, np.uint8).reshape(shape))
     vectors = finite(encoder.passages(pairs, threads=threads), first_row)
     codes = [pack(vectors)]
-    if model.threshold is not None:
-        codes.append(pack_magnitudes(vectors, model.threshold))
+    if model.large is not None:
+        codes.append(pack_largest(vectors, model.large))
     parts.put(number, key, b"".join(plane.tobytes() for plane in codes))
     return codes
 

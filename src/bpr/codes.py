@@ -22,6 +22,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 MIN_BITS, MAX_BITS = 8, 4096
 # The two-plane code in units of a dimension's spread: Lloyd–Max for a Gaussian (PAPER: "Two planes").
 THRESHOLD = 0.9816
+LARGE = 0.3263  # the share of a Gaussian that lies beyond it
 LEVELS = (0.4528, 1.5104)
 BLOCK_ROWS = 8192  # rows handled at a time, so that a memory-mapped array never comes into memory whole
 
@@ -46,6 +47,25 @@ def pack_magnitudes(vectors: ArrayLike, thresholds: ArrayLike = THRESHOLD) -> Co
     codes = np.empty((len(floats), floats.shape[1] // 8), np.uint8)
     for rows in blocks(len(floats)):
         codes[rows] = np.packbits(np.abs(finite(floats[rows], rows.start)) > limits, axis=1)
+    return codes
+
+
+def pack_largest(vectors: ArrayLike, count: int) -> Codes:
+    """The second plane of a trained model: the `count` largest |x_i| of each row; of equal ones, the first.
+
+    Every code then has the same length, so levels tell a vector's direction. With a fixed threshold, texts unlike those
+    that the model was trained on would have longer codes than others, and be found whatever is asked.
+    """
+    floats = checked_vectors(vectors)
+    bits = checked_bits(floats.shape[1])
+    if not 0 <= count <= bits:
+        raise InvalidInput(f"count must be between 0 and {bits}, not {count}")
+    codes = np.empty((len(floats), bits // 8), np.uint8)
+    for rows in blocks(len(floats)):
+        order = np.argsort(-np.abs(finite(floats[rows], rows.start)), axis=1, kind="stable")  # [some, bits]
+        large = np.zeros(order.shape, bool)
+        np.put_along_axis(large, order[:, :count], True, axis=1)
+        codes[rows] = np.packbits(large, axis=1)
     return codes
 
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .codes import LEVELS, THRESHOLD, checked_bits
+from .codes import LARGE, LEVELS, checked_bits
 from .disk import storage_error
 from .errors import InvalidInput, UnsupportedFormat
 
@@ -37,7 +37,8 @@ class Model:
     """How a model turns text into vectors and bits.
 
     bits: outputs of an encoder. planes: 2 where passages have a magnitude bit too; passage outputs are in units of
-    their spread, so threshold and levels are the same for all dimensions. candidates: the model's own default for l.
+    their spread, so levels are the same for all dimensions; large: so many of them are on the upper level.
+    candidates: the model's own default for l.
     normalize: the pooled vector is brought to length 1 before the projection. shared: one encoder for both sides.
     token_types: a passage's text is segment 1 after its title, as BERT's own pairs are; otherwise all is segment 0.
     weights: sha256 of the float weights that every other form of them was made from.
@@ -47,7 +48,7 @@ class Model:
     bits: int
     planes: int = 1
     levels: tuple[float, float] | None = None
-    threshold: float | None = None
+    large: int | None = None
     candidates: int = 1000
     pooling: Literal["mean", "cls"] = "cls"
     normalize: bool = False
@@ -63,8 +64,10 @@ class Model:
         checked_bits(self.bits)
         if self.planes not in (1, 2):
             raise InvalidInput(f"planes must be 1 or 2, not {self.planes}")
-        if any((self.planes == 2) != (each is not None) for each in (self.levels, self.threshold)):
-            raise InvalidInput("levels and threshold belong to two planes, and two planes need both")
+        if any((self.planes == 2) != (each is not None) for each in (self.levels, self.large)):
+            raise InvalidInput("levels and large belong to two planes, and two planes need both")
+        if self.large is not None and not (type(self.large) is int and 0 <= self.large <= self.bits):
+            raise InvalidInput(f"large must be a number of the {self.bits} bits, not {self.large!r}")
         if self.pooling not in ("mean", "cls"):
             raise InvalidInput(f"pooling must be 'mean' or 'cls', not {self.pooling!r}")
         for what in ("candidates", "question_length", "passage_length"):
@@ -80,7 +83,7 @@ class Model:
 
 def two_planes(model: Model) -> Model:
     """The same with the second plane at the levels of codes.py."""
-    return replace(model, planes=2, levels=LEVELS, threshold=THRESHOLD, candidates=2000)
+    return replace(model, planes=2, levels=LEVELS, large=round(model.bits * LARGE), candidates=2000)
 
 
 def save(folder: Path, model: Model, files: Iterable[str]) -> None:

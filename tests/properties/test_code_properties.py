@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bpr.codes import Questions, hamming_reference, pack, pack_magnitudes, unpack
+from bpr.codes import Questions, hamming_reference, pack, pack_largest, pack_magnitudes, unpack
 from bpr.transform import Transform, random_rotation
 
 finite_vectors = st.tuples(
@@ -38,6 +38,14 @@ def test_a_magnitude_bit_is_one_exactly_above_the_threshold(vectors: np.ndarray,
     for row, code in zip(vectors.tolist(), codes.tolist(), strict=True):
         bits = [code[i // 8] >> (7 - i % 8) & 1 for i in range(len(row))]
         assert bits == [int(abs(value) > threshold) for value in row]
+
+
+@given(finite_vectors, st.floats(0, 1))
+def test_a_magnitude_bit_is_one_for_the_largest_of_a_row(vectors: np.ndarray, share: float) -> None:
+    count = round(share * vectors.shape[1])
+    for row, code in zip(vectors.tolist(), pack_largest(vectors, count).tolist(), strict=True):
+        large = sorted(range(len(row)), key=lambda i: (-abs(row[i]), i))[:count]
+        assert [i for i in range(len(row)) if code[i // 8] >> (7 - i % 8) & 1] == sorted(large)
 
 
 @given(st.integers(0, 60), widths, seeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ def same(one: Item, other: Item) -> bool:
     return all(
         len(getattr(one, name)) == len(getattr(other, name))
         and all(np.array_equal(a, b) for a, b in zip(getattr(one, name), getattr(other, name), strict=True))
-        for name in ("questions", "owned", "passages", "rows", "real")
+        for name in ("questions", "owned", "passages", "rows", "real", "made")
     )
 
 
@@ -124,6 +125,31 @@ def test_a_made_up_pair_is_a_sentence_and_its_passage(toy: Toy) -> None:
         assert whole or list(shown[1:-1]) == text[:at] + text[at + len(span) :]
         assert (asked[0], asked[-1]) == (CLS, SEP)
     assert 0 < kept < len(schedule) / 4  # about a tenth
+
+
+def test_a_made_up_pair_brings_neighbours_of_its_article(tmp_path: Path) -> None:
+    lines = [
+        {
+            "id": str(i),
+            "title": f"w{i // 4}",
+            "text": " ".join(f"w{(i * 7 + j) % 40}" for j in range(8)) + " . w1 w2 w3 w4 w5 w6 .",
+        }
+        for i in range(12)
+    ]
+    source = tmp_path / "passages.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    held = Example("w3", positives=("1",), group="held")
+    data = prepare(source, [Example("w1", positives=("8",))] * 8, write_tokenizer(tmp_path / "t.json"), reserved=[held])
+    schedule = Schedule(data, replace(DIET, hard=0, random=1, pairs=1.0, neighbours=2), 5, 0)
+    for i in range(len(schedule)):
+        item = schedule[i]
+        asked, near = item.rows[1], item.rows[3:]
+        assert item.made == [False, True, False, *[True] * len(near)] and len(item.passages) == len(item.rows)
+        assert len(set(near)) == len(near) == 2 and asked not in near and 1 not in near
+        assert {row // 4 for row in near} == {asked // 4}
+    whole = Collate(PAD)([schedule[0], schedule[1]])
+    assert whole["made"].tolist() == [False, True, False, True, False, True, True, False, True, True]
+    assert whole["rows"].tolist()[:4] == [*schedule[0].rows[:2], *schedule[1].rows[:2]]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

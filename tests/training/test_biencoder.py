@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from toys import HIDDEN, PAD, WORDS, Toy
 
-from bpr.codes import LEVELS, THRESHOLD
+from bpr.codes import LARGE, LEVELS, THRESHOLD, pack_largest
 from bpr.errors import InvalidInput
 from bpr.model import Model
 from bpr.training import biencoder
@@ -24,6 +25,7 @@ from bpr.training.biencoder import (
     contrastive,
     divergence,
     margin_ranking,
+    of_one_length,
     off_diagonal,
     outputs,
     soft_sign,
@@ -230,6 +232,18 @@ def test_the_staircase_becomes_the_four_levels() -> None:
     c1, c2, t = 0.4528, 0.5288, 0.9816
     soft = c1 * torch.tanh(2 * X) + c2 * (torch.tanh(2 * (X - t)) + torch.tanh(2 * (X + t)))
     torch.testing.assert_close(staircase(X, 2.0), soft)
+
+
+def test_rows_of_one_length_have_as_many_large_values_as_the_codes() -> None:
+    x = (
+        torch.randn(20, 64, generator=torch.Generator().manual_seed(3)) * torch.arange(1, 21)[:, None]
+    ).requires_grad_()
+    level = of_one_length(x)
+    large = np.packbits((level.detach().abs() > THRESHOLD).numpy(), axis=1)
+    np.testing.assert_array_equal(large, pack_largest(x.detach().numpy(), round(64 * LARGE)))
+    (slope,) = torch.autograd.grad(level.sum(), x)
+    torch.testing.assert_close(slope, (level / x).detach())  # a row's scale is a constant to the gradient
+    assert of_one_length(torch.zeros(2, 64)).tolist() == torch.zeros(2, 64).tolist()
 
 
 @pytest.mark.parametrize("layer", [soft_sign, staircase])

@@ -340,6 +340,8 @@ def test_a_sweep_that_cannot_choose(toy: Toy, tmp_path: Path) -> None:
         ({"anchor": "/no/such", "objective.distill": "1"}, "diet.pairs is 0"),
         ({"teacher": "/no/such"}, "objective.distill needs a teacher"),
         ({"objective.distill": "1"}, "objective.distill needs a teacher"),
+        ({"diet.neighbours": "1"}, "diet.neighbours come with made-up pairs"),
+        ({"shared": "true", "question_bias": "false"}, "question_bias = false needs two"),
         ({"accumulate": "3"}, "batch = 16 must be a multiple of 3"),
         ({"batch": "4096"}, "questions over all epochs are not one batch of 4096"),
         ({"objective.nested": "[128]"}, "the model has 64 bits"),
@@ -422,6 +424,17 @@ def test_fresh_heads_begin_in_units_of_their_spread(toy: Toy) -> None:
     torch.testing.assert_close(e.mean(0), torch.zeros(64), atol=1e-4, rtol=0)
     torch.testing.assert_close(e.square().mean(0).sqrt(), bi.passage.head.sigma, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(bi.question.head.projection.weight, bi.passage.head.projection.weight)
+
+
+def test_a_question_without_a_bias_stays_without(toy: Toy, tmp_path: Path) -> None:
+    recipe = toy.recipe(planes=2, question_bias=False)
+    bi, _ = built(recipe, toy.data)
+    assert not bi.question.head.projection.bias.any() and bi.passage.head.projection.bias.any()
+    toy.train(recipe, tmp_path / "out")
+    assert not heads(tmp_path / "out", "question")["projection.bias"].any()
+    assert not torch.equal(heads(tmp_path / "out", "question")["projection.weight"], bi.question.head.projection.weight)
+    again, _ = built(toy.recipe(planes=2, start=str(tmp_path / "out")), toy.data)
+    assert again.question.head.projection.bias.requires_grad
 
 
 def test_a_float_model_has_no_sigma_and_no_projection(float_model: Path) -> None:

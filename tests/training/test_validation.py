@@ -25,7 +25,7 @@ def slow_rank(question: np.ndarray, gold: np.ndarray, objective: Objective, cand
     """By codes.py: signs, levels, (distance, row)."""
     reads = PASSAGES
     if objective.code == "bits":
-        large = codes.pack_magnitudes(PASSAGES) if objective.planes == 2 else None
+        large = codes.pack_largest(PASSAGES, round(BITS * codes.LARGE)) if objective.planes == 2 else None
         reads = codes.unpack(codes.pack(PASSAGES), large)
     rows = np.arange(90)
     if candidates is not None:
@@ -51,7 +51,7 @@ def test_equally_near_candidates_are_taken_in_the_order_of_rows() -> None:
 
 def test_values_are_what_the_codes_say() -> None:
     vectors = torch.from_numpy(PASSAGES)
-    signs, large = codes.pack(PASSAGES), codes.pack_magnitudes(PASSAGES)
+    signs, large = codes.pack(PASSAGES), codes.pack_largest(PASSAGES, round(BITS * codes.LARGE))
     np.testing.assert_array_equal(values(vectors, Objective()).numpy(), codes.unpack(signs))
     np.testing.assert_array_equal(values(vectors, Objective(planes=2)).numpy(), codes.unpack(signs, large))
     assert values(vectors, Objective(code="float")) is vectors

@@ -22,6 +22,7 @@ from .prepared import Prepared
 Tokens = NDArray[np.int64]
 SHORTEST_SENTENCE, LONGEST_SENTENCE = 6, 48  # tokens
 KEEP_SENTENCE = 0.1  # how often a sentence that asks stays in its passage, so that exact words count too
+NEARBY = 8  # rows before and after a passage among which others of its article are looked for
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,23 @@ class Diet:
 
     hard: hard negatives a question, drawn from its first `hard_pool`; random ones stand in where there are fewer.
     random: random ones. pairs: made-up pairs for each real question (0.5: one for every second); a sentence asks for
-    the passage it was taken from. titles: how often a passage shows its title.
+    the passage it was taken from. neighbours: passages of the same article that each of them brings along, as its
+    negatives and, for an anchor, to be told apart as the start model does. titles: how often a passage shows its title.
     """
 
     hard: int = 1
     hard_pool: int = 30
     random: int = 0
     pairs: float = 0.0
+    neighbours: int = 0
     titles: float = 1.0
     question_length: int = 256
     passage_length: int = 256
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        if min(self.hard, self.random) < 0 or self.hard_pool < 1:
-            raise InvalidInput("hard and random must be 0 or more, and hard_pool 1 or more")
+        if min(self.hard, self.random, self.neighbours) < 0 or self.hard_pool < 1:
+            raise InvalidInput("hard, random and neighbours must be 0 or more, and hard_pool 1 or more")
         for name in ("pairs", "titles"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidInput(f"{name} must be between 0 and 1, not {getattr(self, name)}")
@@ -61,6 +64,7 @@ class Item:
     passages: list[Tokens]  # the first len(questions) of them are the questions' own positives
     rows: list[int]
     real: list[bool]
+    made: list[bool]  # which passages came with the made-up pair
 
 
 class Schedule(Dataset[Item]):
@@ -108,6 +112,7 @@ class Schedule(Dataset[Item]):
             [self._passage(row, random) for row in rows],
             rows,
             [True],
+            [False] * len(rows),
         )
 
     def _random_rows(self, count: int, own: list[int], random: np.random.Generator) -> list[int]:
@@ -135,6 +140,21 @@ class Schedule(Dataset[Item]):
         item.passages.insert(1, self.data.joined(shown, rest, self.diet.passage_length))
         item.rows.insert(1, row)
         item.real.append(False)
+        near = self._neighbours(row, random)
+        item.passages += [self._passage(each, random) for each in near]
+        item.rows += near
+        item.made = [False, True, *item.made[1:], *[True] * len(near)]
+
+    def _neighbours(self, row: int, random: np.random.Generator) -> list[int]:
+        """Rows of the same article: those of one title stand together in every corpus that was cut from articles."""
+        if not self.diet.neighbours:
+            return []
+        titles = self.data.titles
+        near = range(max(0, row - NEARBY), min(len(titles), row + NEARBY + 1))
+        same = [i for i in near if i != row and self.data.trainable[i] and np.array_equal(titles[i], titles[row])]
+        return (
+            [int(i) for i in random.choice(same, min(self.diet.neighbours, len(same)), replace=False)] if same else []
+        )
 
 
 def sentence(text: NDArray[Any], ends: list[int], random: np.random.Generator) -> tuple[int, int] | None:
@@ -154,13 +174,15 @@ class Collate:
     def __call__(self, items: list[Item]) -> dict[str, Tensor]:
         """Questions and passages padded to the longest; the first passages are the questions' own, in their order."""
         questions = [tokens for item in items for tokens in item.questions]
-        own, others, own_rows, other_rows = [], [], [], []
+        own, others, own_rows, other_rows, own_made, other_made = [], [], [], [], [], []
         for item in items:
             n = len(item.questions)
             own += item.passages[:n]
             own_rows += item.rows[:n]
+            own_made += item.made[:n]
             others += item.passages[n:]
             other_rows += item.rows[n:]
+            other_made += item.made[n:]
         owned = [rows for item in items for rows in item.owned]
         most = max(len(rows) for rows in owned)
         question_ids, question_mask = padded(questions, self.pad)
@@ -174,6 +196,7 @@ class Collate:
             "rows": torch.tensor([*own_rows, *other_rows]),
             "owned": torch.tensor([[*rows, *[-1] * (most - len(rows))] for rows in owned]),
             "real": torch.tensor([each for item in items for each in item.real]),
+            "made": torch.tensor([*own_made, *other_made]),
         }
 
 

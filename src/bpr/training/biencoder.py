@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
-from ..codes import LEVELS, THRESHOLD
+from ..codes import LARGE, LEVELS, THRESHOLD
 from ..errors import InvalidInput
-from .tower import Head, Tower, pool
+from . import packed
+from .tower import Head, Tower
 
 BUCKETS, SMALLEST_BUCKET = 4, 32
 VERY_LOW = -1e4  # a score that no softmax sees, without the NaN of a row of nothing but infinities
@@ -160,7 +161,9 @@ class BiEncoder(nn.Module):
         x_q = e_q if raw else e_q / self.question.head.sigma  # [q, bits]
         x_p = e_p if raw else e_p / self.passage.head.sigma  # [p, bits]
         h_q, h_p = soft_sign(x_q, beta, hard), soft_sign(x_p, beta, hard)  # h̃ = tanh(βe)       [q, bits], [p, bits]
-        value_p = h_p if o.planes == 1 else staircase(x_p, beta, hard)  # what the rerank reads  [p, bits]
+        value_p = (
+            h_p if o.planes == 1 else staircase(of_one_length(x_p), beta, hard)
+        )  # what the rerank reads  [p, bits]
         parts: dict[str, Tensor] = {}
         if o.candidates == "margin":
             parts["candidates"] = margin_ranking(h_q @ h_p.T, batch, o.margin, o.reduction)  # L_cand
@@ -196,23 +199,18 @@ class BiEncoder(nn.Module):
 def outputs(tower: Tower, ids: Tensor, mask: Tensor) -> Tensor:
     """A side's outputs e, not yet in units of σ.  [n, tokens] → [n, bits]
 
-    Texts of like length go through the encoder together, so that less than half as much padding is computed.
+    Where nothing can run without padding, texts of like length go through the encoder together: less than half as much
+    padding is computed.
     """
-    if len(ids) <= BUCKETS * SMALLEST_BUCKET:
-        return _outputs(tower, ids, mask)
+    if packed.fits(tower.backbone) or len(ids) <= BUCKETS * SMALLEST_BUCKET:
+        return tower.outputs(ids, mask)
     lengths = mask.sum(1)  # [n]
     order = lengths.argsort(stable=True)  # [n]
     parts = []
     for some in order.chunk(BUCKETS):
         longest = int(lengths[some[-1]])
-        parts.append(_outputs(tower, ids[some, :longest], mask[some, :longest]))
+        parts.append(tower.outputs(ids[some, :longest], mask[some, :longest]))
     return torch.cat(parts)[order.argsort()]
-
-
-def _outputs(tower: Tower, ids: Tensor, mask: Tensor) -> Tensor:
-    states = tower.backbone(input_ids=ids, attention_mask=mask).last_hidden_state  # [n, tokens, hidden]
-    pooled = pool(states, mask, tower.model)  # [n, hidden]
-    return pooled if tower.head.projection is None else tower.head.projection(pooled)
 
 
 @torch.no_grad()
@@ -246,6 +244,16 @@ def staircase(x: Tensor, beta: float, hard: bool = False) -> Tensor:
     return STEP_OF_SIGN * soft_sign(x, beta, hard) + STEP_OF_MAGNITUDE * (
         soft_sign(x - t, beta, hard) + soft_sign(x + t, beta, hard)
     )
+
+
+def of_one_length(x: Tensor) -> Tensor:
+    """Each row scaled so that as many of its values as codes.pack_largest takes are beyond the threshold.  [n, bits]
+
+    The scale is a constant to the gradient: which values are large is learned, not how large a row is.
+    """
+    count = round(x.shape[1] * LARGE)
+    edge = x.detach().abs().topk(count + 1, dim=1).values[:, -2:].mean(1, keepdim=True)  # between the last two
+    return x * (THRESHOLD / edge.clamp_min(1e-12))
 
 
 def contrastive(scores: Tensor, batch: Batch) -> Tensor:

@@ -19,7 +19,7 @@ from .batches import Schedule, Tokens
 from .biencoder import BiEncoder, start_orthogonal
 from .prepared import Prepared
 from .recipe import Recipe
-from .tower import Head, Tower, load_backbone, load_tower, pool, width
+from .tower import Head, Tower, load_backbone, load_tower, projected, width
 from .validation import by_length
 
 CALIBRATION = 2048  # questions that the first mean and spread are measured on, with their passages
@@ -52,6 +52,9 @@ def built(recipe: Recipe, data: Prepared, device: torch.device | str = "cpu") ->
     bi = BiEncoder(question, passage, recipe.objective).float().to(device)
     set_dropout(bi, recipe.dropout)
     start_heads(bi, recipe, data, fresh)
+    if not recipe.question_bias and bi.question.head.projection is not None:
+        bi.question.head.projection.bias.data.zero_()
+        bi.question.head.projection.bias.requires_grad_(False)
     return bi, passage.model
 
 
@@ -125,9 +128,10 @@ def start_heads(bi: BiEncoder, recipe: Recipe, data: Prepared, fresh: bool = Tru
     for tower, texts in sides:
         pooled = pooled_of(tower, texts, data.facts["pad"])  # [n, hidden]
         if fresh:
-            start_orthogonal(tower.head, pooled.mean(0) if bits else pooled.mean(0) * 0, recipe.seed)
+            centred = bits and (recipe.question_bias or tower.side == "passage")
+            start_orthogonal(tower.head, pooled.mean(0) if centred else pooled.mean(0) * 0, recipe.seed)
         if bits:
-            e = pooled if tower.head.projection is None else tower.head.projection(pooled)  # [n, bits]
+            e = projected(pooled, tower.head)  # [n, bits]
             tower.head.sigma.copy_(e.square().mean(0).sqrt().clamp_min(SMALLEST_SIGMA))
         else:
             tower.head.sigma.fill_(1)
@@ -135,8 +139,4 @@ def start_heads(bi: BiEncoder, recipe: Recipe, data: Prepared, fresh: bool = Tru
 
 def pooled_of(tower: Tower, texts: Sequence[Tokens], pad: int) -> Tensor:
     """What the projection gets.  float32 [n, hidden]"""
-
-    def pooled(ids: Tensor, mask: Tensor) -> Tensor:
-        return pool(tower.backbone(input_ids=ids, attention_mask=mask).last_hidden_state, mask, tower.model)
-
-    return by_length(tower, pooled, texts, pad)
+    return by_length(tower, tower.pooled, texts, pad)

@@ -26,6 +26,8 @@ class Recipe:
 
     start: a folder (or a downloaded hub model's name) of transformers weights, or a bpr model folder to go on from.
     bits: 0 for as many as the encoder has outputs; project: an orthogonal projection even where none is needed.
+    question_bias: whether the question's projection has a bias. ⟨bias, code⟩ is a taste for some passages whatever is
+    asked, which another corpus need not share; without it, outputs should have a mean near 0, or bits stay constant.
     batch: questions a step, over all processes; accumulate: in so many parts, each with its own negatives.
     chunk: texts encoded at a time with gradient caching (0: the whole batch at once); the loss is the whole batch's.
     teacher: a model folder whose scores over the questions' passages are distilled; anchor: one whose scores over
@@ -40,6 +42,7 @@ class Recipe:
     seed: int = 0
     bits: int = 0
     project: bool = False
+    question_bias: bool = True
     pooling: Literal["cls", "mean"] = "cls"
     normalize: bool = False
     shared: bool = False

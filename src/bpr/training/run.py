@@ -199,6 +199,10 @@ def check_inputs(recipe: Recipe, data: Prepared, tokenizer: Path) -> None:
         raise InvalidInput("objective.distill needs a teacher or an anchor, and they need it")
     if recipe.anchor and not recipe.diet.pairs:
         raise InvalidInput("the anchor teaches made-up pairs, and diet.pairs is 0")
+    if recipe.shared and not recipe.question_bias:
+        raise InvalidInput("shared encoders have one projection: question_bias = false needs two")
+    if recipe.diet.neighbours and not recipe.diet.pairs:
+        raise InvalidInput("diet.neighbours come with made-up pairs, and diet.pairs is 0")
     for role, folder in _teachers(recipe).items():
         model, _ = models.load(folder)
         if model.planes == 2:

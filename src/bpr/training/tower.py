@@ -24,6 +24,7 @@ from .. import model as models
 from ..disk import storage_error
 from ..errors import InvalidInput
 from ..model import Model
+from . import packed
 
 Side: TypeAlias = Literal["question", "passage"]
 
@@ -59,19 +60,36 @@ class Tower(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """int64[n, length], with a mask where rows are padded → float[n, bits]."""
-        given = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        out = self.backbone(input_ids=input_ids, **{name: value for name, value in given.items() if value is not None})
-        return vectors_of(out.last_hidden_state, attention_mask, self.head, self.model, self.side)
+        vectors = self.outputs(input_ids, attention_mask, token_type_ids)
+        return vectors / self.head.sigma if self.side == "passage" else vectors
+
+    def outputs(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """The outputs e, not in units of σ.  int64[n, length] → float[n, bits]"""
+        return projected(self.pooled(ids, mask, segments), self.head)
+
+    def pooled(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """What the head is given, in its precision: a backbone in bfloat16 may have a head in float32.  [n, hidden]"""
+        if mask is not None and packed.fits(self.backbone):
+            batch = packed.Packed.of(ids, mask, segments)
+            return packed.pooled(packed.states(self.backbone, batch), batch, self.model.pooling, self.model.normalize)
+        given = {"attention_mask": mask, "token_type_ids": segments}
+        out = self.backbone(input_ids=ids, **{name: value for name, value in given.items() if value is not None})
+        return pool(out.last_hidden_state.to(self.head.sigma.dtype), mask, self.model)
 
 
 def vectors_of(hidden: Tensor, mask: Tensor | None, head: Head, model: Model, side: Side) -> Tensor:
-    """float[n, length, hidden], mask int[n, length] (None: nothing is padded) → float[n, bits].
-
-    From here on in the head's own precision: a backbone in bfloat16 may have a head in float32.
-    """
-    pooled = pool(hidden.to(head.sigma.dtype), mask, model)  # [n, hidden]
-    vectors: Tensor = pooled if head.projection is None else head.projection(pooled)  # [n, bits]
+    """float[n, length, hidden], mask int[n, length] (None: nothing is padded) → float[n, bits]."""
+    vectors = projected(pool(hidden.to(head.sigma.dtype), mask, model), head)  # [n, bits]
     return vectors / head.sigma if side == "passage" else vectors
+
+
+def projected(pooled: Tensor, head: Head) -> Tensor:
+    """float[n, hidden] → float[n, bits], never in half precision: it decides the bits, and costs next to nothing."""
+    if head.projection is None:
+        return pooled
+    with torch.autocast(pooled.device.type, enabled=False):
+        vectors: Tensor = head.projection(pooled.to(head.sigma.dtype))
+    return vectors
 
 
 def pool(hidden: Tensor, mask: Tensor | None, model: Model) -> Tensor:
@@ -101,7 +119,7 @@ def load_tower(folder: str | Path, side: Side, **options: Any) -> Tower:
     backbone = load_backbone(where, **options)
     head_name = f"{where.name}/{HEAD}"
     head = load_head(models.check_file(folder, head_name, files) if head_name in files else None, backbone, model)
-    return Tower(backbone, head, model, side).eval()
+    return Tower(backbone, head, model, side).float().eval()  # weights may be stored in half precision
 
 
 def load_backbone(where: str | Path, **options: Any) -> nn.Module:

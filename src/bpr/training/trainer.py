@@ -141,7 +141,7 @@ class BiTrainer(Trainer):
         found: dict[str, Tensor] = {}
         if not self.teachers:
             return found
-        found["made"] = _made_up(inputs)
+        found["made"] = inputs["made"]
         for role, teacher in self.teachers.items():
             rows, columns = _whom(role, inputs["real"], found["made"])
             for side, chosen in (("question", rows), ("passage", columns)):
@@ -212,13 +212,6 @@ def _say(logs: Mapping[str, float]) -> None:
 
 
 # ── Teachers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _made_up(inputs: Inputs) -> Tensor:
-    """Which passages belong to made-up pairs: the first ones are the questions' own, in their order.  bool [p]"""
-    made = torch.zeros_like(inputs["rows"], dtype=torch.bool)
-    made[: len(inputs["real"])] = ~inputs["real"]
-    return made
 
 
 def _whom(role: str, real: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..codes import LEVELS, THRESHOLD
 from .batches import Tokens, padded
-from .biencoder import BiEncoder, Objective
+from .biencoder import BiEncoder, Objective, of_one_length
 from .tower import Tower
 
 TOP = (1, 5, 20, 100)
@@ -55,7 +55,7 @@ def values(vectors: Tensor, objective: Objective) -> Tensor:
     signs = torch.where(vectors > 0, 1.0, -1.0)
     if objective.planes == 1:
         return signs
-    return signs * torch.where(vectors.abs() > THRESHOLD, LEVELS[1], LEVELS[0])
+    return signs * torch.where(of_one_length(vectors).abs() > THRESHOLD, LEVELS[1], LEVELS[0])
 
 
 @torch.no_grad()
