@@ -1,4 +1,5 @@
 // The only file that knows Python: checks dtype, shape, contiguity and bounds, releases the GIL, calls. No algorithm.
+#include "bert.h"
 #include "hamming.h"
 #include "rerank.h"
 #include "rotate.h"
@@ -26,6 +27,8 @@ constexpr unsigned kMaxThreads = 1024;
 using CodesArray = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatsArray = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PanelsArray = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using WeightsArray = nb::ndarray<const std::int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using IdsArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using RowsArray = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using BitsArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flag = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -206,6 +209,48 @@ std::uint64_t read_all(const CodesArray& codes, unsigned threads) {
     return total;
 }
 
+bpr::Floats floats_of(const FloatsArray& array) { return {array.data(), array.shape(0), array.shape(1)}; }
+
+void make_bert(bpr::Bert* place, std::size_t heads, float epsilon, bool mean, bool normalize, const WeightsArray& words,
+               const FloatsArray& word_scales, const FloatsArray& places, std::optional<FloatsArray> segments, const FloatsArray& gamma,
+               const FloatsArray& beta) {
+    require(words.shape(1) == places.shape(1), "words and places differ in width");
+    const bpr::Floats none{nullptr, 0, 0};
+    new (place) bpr::Bert({heads, epsilon, mean, normalize}, words.data(), words.shape(0), floats_of(word_scales), floats_of(places),
+                          segments ? floats_of(*segments) : none, floats_of(gamma), floats_of(beta));
+}
+
+// norms: γ and β of qkv, attention, inner and outer; weights, scales: of the same four; biases: of qkv and inner.
+void add_layer(bpr::Bert& bert, const std::vector<FloatsArray>& norms, const std::vector<WeightsArray>& weights,
+               const std::vector<FloatsArray>& scales, const std::vector<FloatsArray>& biases) {
+    require(norms.size() == 8 && weights.size() == 4 && scales.size() == 4 && biases.size() == 2, "a layer has 8 norms, 4 weights, 4 scales and 2 biases");
+    const auto norm = [&](std::size_t i) { return floats_of(norms[i]); };
+    const auto product = [&](std::size_t i, const FloatsArray* bias) {
+        const bpr::Floats none{nullptr, 0, 0};
+        return bpr::Weights{weights[i].data(), weights[i].shape(0), weights[i].shape(1), floats_of(scales[i]), bias == nullptr ? none : floats_of(*bias)};
+    };
+    bert.add_layer({norm(0), norm(1), norm(2), norm(3), norm(4), norm(5), norm(6), norm(7), product(0, &biases[0]), product(1, nullptr),
+                    product(2, &biases[1]), product(3, nullptr)});
+}
+
+auto encode(bpr::Bert& bert, const IdsArray& ids, std::optional<IdsArray> segments, std::size_t output) {
+    require(!segments || segments->shape(0) == ids.shape(0), "one segment a token is needed");
+    Owned<float> out(1, bert.output_bits(output));
+    {
+        nb::gil_scoped_release release;
+        bert.encode(ids.data(), segments ? segments->data() : nullptr, ids.shape(0), output, out.data.get());
+    }
+    return out.array();
+}
+
+auto multiply(const CodesArray& rows, const WeightsArray& weights, int most) {
+    require(rows.shape(1) == weights.shape(0), "rows and weights differ in width");
+    const bpr::Floats none{nullptr, 0, 0};
+    Owned<float> out(rows.shape(0), weights.shape(1));
+    bpr::multiply(rows.data(), rows.shape(0), {weights.data(), weights.shape(0), weights.shape(1), none, none}, most, out.data.get());
+    return out.array();
+}
+
 std::vector<std::string> levels() {
     std::vector<std::string> names;
     for (const bpr::Kernels* k : bpr::supported_levels()) names.emplace_back(k->name);
@@ -215,6 +260,7 @@ std::vector<std::string> levels() {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);    // an encoder may live in a global until the very end
     m.doc() = "Kernels of bpr; call them through bpr.kernels, which checks and explains.";
     m.def("scan", &scan, "codes"_a.noconvert(), "questions"_a.noconvert(), "l"_a, "threads"_a, "mask"_a.noconvert().none(),
           "seconds"_a, "cancel"_a.noconvert().none());
@@ -226,6 +272,15 @@ NB_MODULE(_native, m) {
           "questions"_a.noconvert(), "k"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
     m.def("rotate", &rotate, "vectors"_a.noconvert(), "panels"_a.noconvert(), "threads"_a);
     m.def("read_all", &read_all, "codes"_a.noconvert(), "threads"_a);
+    m.def("has_fast_bert", [] { return bpr::supported_levels().back()->bert != &bpr::kBertPortable; });
+    m.def("multiply", &multiply, "rows"_a.noconvert(), "weights"_a.noconvert(), "most"_a);
+    nb::class_<bpr::Bert>(m, "Bert")
+        .def("__init__", &make_bert, "heads"_a, "epsilon"_a, "mean"_a, "normalize"_a, "words"_a.noconvert(), "word_scales"_a.noconvert(),
+             "places"_a.noconvert(), "segments"_a.noconvert().none(), "gamma"_a.noconvert(), "beta"_a.noconvert())
+        .def("add_layer", &add_layer, "norms"_a, "weights"_a, "scales"_a, "biases"_a)
+        .def("add_output", [](bpr::Bert& bert, const FloatsArray& weight, const FloatsArray& bias) { bert.add_output(floats_of(weight), floats_of(bias)); },
+             "weight"_a.noconvert(), "bias"_a.noconvert())
+        .def("encode", &encode, "ids"_a.noconvert(), "segments"_a.noconvert().none(), "output"_a);
     m.def("levels", &levels);
     m.def("level", [] { return std::string(bpr::level().name); });
     m.def("use_level", [](std::optional<std::string> name) { bpr::use_level(name ? name->c_str() : nullptr); }, "name"_a.none());

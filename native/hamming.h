@@ -74,6 +74,8 @@ struct Shares {
     std::size_t bytes;
 };
 
+struct BertKernels;
+
 struct Kernels {
     const char* name;
     std::size_t tile_rows;          // rows that one vector holds as single bits
@@ -93,6 +95,8 @@ struct Kernels {
 
     // scores[i] = score of row rows[i], for i < count.
     void (*row_scores)(const Shares& shares, const std::int64_t* rows, std::size_t count, float* scores);
+
+    const BertKernels* bert;    // the loops of the encoder (bert.h)
 
     std::size_t tile_scratch_bytes(const Shape& shape) const;
 };

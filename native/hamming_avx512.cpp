@@ -1,4 +1,5 @@
 // AVX-512 with VPOPCNTDQ (Ice Lake, Zen 4 and later). Compiled with its own flags; runs only where cpuid and xgetbv say so.
+#include "bert.h"
 #include "hamming.h"
 
 #include <algorithm>
@@ -102,6 +103,6 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
 
 }  // namespace
 
-const Kernels kAvx512 = {"avx512", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_avx2};
+const Kernels kAvx512 = {"avx512", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_avx2, &kBertAvx2};
 
 }  // namespace bpr

@@ -1,4 +1,5 @@
 // NEON, which every 64-bit ARM machine has. Tested under qemu-aarch64 (make neon).
+#include "bert.h"
 #include "hamming.h"
 
 #include <algorithm>
@@ -58,6 +59,6 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
 
 }  // namespace
 
-const Kernels kNeon = {"neon", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_portable};
+const Kernels kNeon = {"neon", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_portable, &kBertPortable};
 
 }  // namespace bpr

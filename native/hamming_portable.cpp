@@ -1,4 +1,5 @@
 // Plain C++ for any machine, and the truth that every other level is tested against.
+#include "bert.h"
 #include "hamming.h"
 
 #include <algorithm>
@@ -75,6 +76,6 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
 
 }  // namespace
 
-const Kernels kPortable = {"portable", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_portable};
+const Kernels kPortable = {"portable", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_portable, &kBertPortable};
 
 }  // namespace bpr

@@ -1,6 +1,9 @@
 // The kernel without Python, for machines where only this can run (an emulated ARM, a borrowed AVX-512 one, valgrind):
-//   harness                      every level = a naive count and a float64 sum, over widths, rows, l, threads and masks
+//   harness                      every level = a naive count and a float64 sum, over widths, rows, l, threads and masks;
+//                                the encoder's products = naive ones, and its vectors the same bits at every level
+//   harness bert                 the encoder alone; its time for a text of 17 and of 140 tokens at every level
 //   harness bench ROWS BYTES     time per question and level, beside a plain read of the same bytes; and of the rerank
+#include "bert.h"
 #include "hamming.h"
 #include "rerank.h"
 #include "scan.h"
@@ -144,6 +147,95 @@ void check_everything() {
     }
 }
 
+// ── The encoder ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Weights whose neighbours sum up to no more than 128.
+std::vector<std::int8_t> random_weights(std::size_t count) {
+    std::vector<std::int8_t> weights(count);
+    for (auto& w : weights) w = static_cast<std::int8_t>(static_cast<int>(random_bits() % 129) - 64);
+    return weights;
+}
+
+std::vector<float> random_floats(std::size_t count, float size, float middle = 0) {
+    std::vector<float> floats(count);
+    for (auto& f : floats) f = middle + size * (static_cast<float>(random_bits() >> 40) / 8388608.0f - 1.0f);
+    return floats;
+}
+
+void check_products(std::size_t in, std::size_t out, std::size_t rows, int most) {
+    const auto weights = random_weights(in * out);
+    auto values = random_bytes(rows * in);
+    for (auto& v : values) v = static_cast<std::uint8_t>(random_bits() % 3 == 0 ? most : v % (most + 1));
+    std::vector<float> found(rows * out);
+    multiply(values.data(), rows, {weights.data(), in, out, {}, {}}, most, found.data());
+    for (std::size_t r = 0; r < rows; ++r)
+        for (std::size_t c = 0; c < out; ++c) {
+            int sum = 0;
+            for (std::size_t i = 0; i < in; ++i) sum += values[r * in + i] * weights[i * out + c];
+            if (static_cast<float>(sum) != found[r * out + c]) fail({in, rows, out, 0, false, 0}, "a product of bytes is wrong");
+        }
+}
+
+// A network of random weights: its constants live as long as it does not copy them.
+void fill(Bert& bert, std::size_t layers, std::size_t width, std::size_t inner) {
+    const auto gamma = random_floats(width, 0.5f, 1), beta = random_floats(width, 0.3f), bias = random_floats(3 * width + inner, 0.3f);
+    const auto scales = random_floats(3 * width + inner, 0.0005f, 0.001f), projection = random_floats(width * width, 0.1f);
+    const Floats g{gamma.data(), 1, width}, b{beta.data(), 1, width};
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+        const auto qkv = random_weights(width * 3 * width), attention = random_weights(width * width);
+        const auto first = random_weights(width * inner), second = random_weights(inner * width);
+        const auto product = [&](const auto& weights, std::size_t in, std::size_t out, bool biased) {
+            return Weights{weights.data(), in, out, {scales.data(), 1, out}, biased ? Floats{bias.data(), 1, out} : Floats{nullptr, 0, 0}};
+        };
+        bert.add_layer({g, b, g, b, g, b, g, b, product(qkv, width, 3 * width, true), product(attention, width, width, false),
+                        product(first, width, inner, true), product(second, inner, width, false)});
+    }
+    bert.add_output({projection.data(), width, width}, b);
+}
+
+struct Network {
+    Network(std::size_t layers, std::size_t width, std::size_t heads, std::size_t inner)
+        : words(random_weights(kWords * width)), scales(random_floats(kWords, 0.005f, 0.01f)), places(random_floats(512 * width, 0.2f)),
+          affine(random_floats(width, 0.2f, 1)), out(width),
+          bert({heads, 1e-12f, true, true}, words.data(), kWords, {scales.data(), 1, kWords}, {places.data(), 512, width}, {nullptr, 0, 0},
+               {affine.data(), 1, width}, {affine.data(), 1, width}) {
+        fill(bert, layers, width, inner);
+    }
+    const std::vector<float>& encode(std::size_t tokens) {
+        std::vector<std::int64_t> ids(tokens);
+        for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int64_t>(i * 7919 % kWords);
+        bert.encode(ids.data(), nullptr, tokens, 0, out.data());
+        return out;
+    }
+    static constexpr std::size_t kWords = 1000;
+    std::vector<std::int8_t> words;
+    std::vector<float> scales, places, affine, out;
+    Bert bert;
+};
+
+void check_encoder() {
+    std::uint64_t reference = 0;
+    for (const Kernels* k : supported_levels()) {
+        use_level(k->name);
+        random_bits.seed(20210605);
+        for (const std::size_t in : {32, 64, 384, 1536})
+            for (const std::size_t rows : {1, 2, 3, 4, 5, 7, 12, 17, 29})
+                for (const int most : {kSevenBits, kEightBits}) check_products(in, 48, rows, most);
+        std::uint64_t sum = 0;
+        for (const std::size_t width : {32, 96, 384}) {
+            Network network(2, width, width == 96 ? 4 : width / 32, 2 * width);
+            for (const std::size_t tokens : {1, 2, 5, 16, 17, 49, 130})
+                for (const float x : network.encode(tokens)) {
+                    if (!std::isfinite(x)) fail({width, tokens, 0, 0, false, 0}, "a vector is not finite");
+                    sum = sum * 6364136223846793005ull + std::bit_cast<std::uint32_t>(x);
+                }
+        }
+        if (k == supported_levels().front()) reference = sum;
+        if (sum != reference) fail({}, "vectors are not bit-equal to the portable level's");
+        std::printf("%-8s products equal the definition; checksum of all vectors %016llx\n", k->name, static_cast<unsigned long long>(sum));
+    }
+}
+
 template <class F>
 double best_ms(F run) {
     double best = 1e30;
@@ -153,6 +245,17 @@ double best_ms(F run) {
         best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
     }
     return best;
+}
+
+void bench_encoder() {
+    Network network(6, 384, 12, 1536);
+    for (const Kernels* k : supported_levels()) {
+        use_level(k->name);
+        for (const std::size_t tokens : {17, 140}) {
+            const double ms = best_ms([&] { network.encode(tokens); });
+            std::printf("%-8s %3zu tokens: %8.3f ms, %.1f µs a token\n", k->name, tokens, ms, 1000 * ms / static_cast<double>(tokens));
+        }
+    }
 }
 
 // One question's 1000 candidates, each time others: right after a rerank of the same rows, and after all codes were read, which
@@ -206,5 +309,11 @@ int main(int argc, char** argv) {
         bench(std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[3], nullptr, 10), argc > 4 ? static_cast<unsigned>(std::atoi(argv[4])) : 1);
         return 0;
     }
+    if (argc >= 2 && std::string(argv[1]) == "bert") {
+        check_encoder();
+        bench_encoder();
+        return 0;
+    }
     check_everything();
+    check_encoder();
 }

@@ -1,4 +1,4 @@
-"""Text to vectors on ONNX Runtime: the same bits alone, in any company, order and number of threads."""
+"""Text to vectors on either engine: the same bits alone, in any company, order and number of threads."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PAIRS = [(some_text(2) if row % 3 else "", some_text(int(RANDOM.integers(1, 60))
 QUESTIONS = [some_text(int(RANDOM.integers(1, 20))) for _ in range(20)]
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_model: Path) -> Encoder:
-    return Encoder.open(tiny_model)
+@pytest.fixture(scope="module", params=["bpr", "onnxruntime"])
+def encoder(tiny_model: Path, request: pytest.FixtureRequest) -> Encoder:
+    return Encoder.open(tiny_model, engine=request.param)
 
 
 @pytest.fixture
@@ -104,6 +104,39 @@ def test_segments_where_the_model_has_them(tmp_path: Path) -> None:
     make_model(tmp_path / "m", token_types=True, int8=False)
     found = Encoder.open(tmp_path / "m").passages(PAIRS)
     np.testing.assert_allclose(found, TorchEncoder.open(tmp_path / "m", "cpu").passages(PAIRS), rtol=1e-3, atol=1e-4)
+
+
+# ── engines ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_two_engines_agree_but_for_rounding(tiny_model: Path) -> None:
+    ours, theirs = (Encoder.open(tiny_model, engine=engine) for engine in ("bpr", "onnxruntime"))
+    assert ours.engine.startswith("bpr ") and theirs.engine.startswith("onnxruntime ")
+    for one, other in (
+        (ours.passages(PAIRS), theirs.passages(PAIRS)),
+        (ours.questions(QUESTIONS), theirs.questions(QUESTIONS)),
+    ):
+        assert not np.array_equal(one, other)
+        assert ((one > 0) == (other > 0)).mean() > 0.95
+
+
+def test_the_engine_is_our_own_where_there_is_a_kernel(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fast, name in ((True, "bpr 1"), (False, "onnxruntime")):
+        monkeypatch.setattr("bpr.encoder.has_fast_kernel", lambda fast=fast: fast)
+        assert Encoder.open(tiny_model).engine.rpartition(" ")[0] == name
+
+
+def test_graphs_of_others_are_onnx_runtimes(tmp_path: Path) -> None:
+    make_model(tmp_path / "float", int8=False)
+    make_model(tmp_path / "other", kind="distilbert")
+    for name in ("float", "other"):
+        encoder = Encoder.open(tmp_path / name)
+        assert encoder.engine.startswith("onnxruntime ")
+        assert np.isfinite(encoder.questions(QUESTIONS)).all()
+        with pytest.raises(InvalidInput, match="is not a graph that bpr's own engine knows"):
+            Encoder.open(tmp_path / name, engine="bpr").questions(QUESTIONS)
+    with pytest.raises(InvalidInput, match="engine must be 'bpr', 'onnxruntime' or None, not 'torch'"):
+        Encoder.open(tmp_path / "float", engine="torch")
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,8 +341,10 @@ def forged(folder: Path, name: str, content: bytes) -> None:
 
 def test_files_that_are_not_what_their_names_say(copy: Path) -> None:
     forged(copy, "question.onnx", b"no graph")
+    with pytest.raises(InvalidInput, match=r"question\.onnx is not an ONNX file"):
+        Encoder.open(copy, engine="bpr").questions(["homer"])
     with pytest.raises(InvalidInput, match=r"question\.onnx cannot be run by ONNX Runtime"):
-        Encoder.open(copy).questions(["homer"])
+        Encoder.open(copy, engine="onnxruntime").questions(["homer"])
     forged(copy, "tokenizer.json", b"{}")
     with pytest.raises(InvalidInput, match=r"tokenizer\.json is not a tokenizer"):
         Encoder.open(copy)
@@ -318,8 +353,9 @@ def test_files_that_are_not_what_their_names_say(copy: Path) -> None:
 def test_a_graph_of_another_make_is_refused(copy: Path, tmp_path: Path) -> None:
     make_model(tmp_path / "other", token_types=True)
     forged(copy, "passage.onnx", (tmp_path / "other" / "passage.onnx").read_bytes())
-    with pytest.raises(InvalidInput, match=r"passage\.onnx takes \['input_ids', 'token_type_ids'\]"):
-        Encoder.open(copy).passages(PAIRS)
+    for engine in ("bpr", "onnxruntime"):
+        with pytest.raises(InvalidInput, match=r"passage\.onnx takes \['input_ids', 'token_type_ids'\]"):
+            Encoder.open(copy, engine=engine).passages(PAIRS)
 
 
 def test_a_folder_without_onnx_says_what_to_do(tmp_path: Path) -> None:

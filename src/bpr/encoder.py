@@ -1,27 +1,30 @@
-"""Text to vectors on ONNX Runtime, without torch. The only importer of onnxruntime and of tokenizers.
+"""Text to vectors on the CPU, without torch. The only importer of onnxruntime and of tokenizers.
 
 The builder and the retriever call `Encoder`; training uses `Tokens`, so that a model is trained on the very ids that it
 is served with. Knows a model folder (model.py) and its two graphs:
 
     input_ids int64[1, n] (and token_type_ids, where the model has segments) → vector float32[1, bits]
 
-Pooling, normalisation, projection and the division by σ are inside the graph. One text is one run on one thread, and
-threads share the work text by text: dynamic int8 scales its activations by what it is given, so with several texts in
-one run a text's bits would depend on its neighbours. It also needs no padding, and costs nothing on a CPU.
+Pooling, normalisation, projection and the division by σ are inside the graph. A BERT of bpr's own export is computed by
+bert.py, any other graph by ONNX Runtime. One text is one run on one thread, and threads share the work text by text:
+dynamic int8 scales its activations by what it is given, so with several texts in one run of ONNX Runtime a text's bits
+would depend on its neighbours. It also needs no padding, and costs nothing on a CPU.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import model as models
+from .bert import has_fast_kernel, open_bert
 from .errors import Cancelled, DeadlineExceeded, InvalidInput
 from .kernels import Cancel, Limits
 from .model import Model
@@ -32,6 +35,7 @@ CHARACTERS_PER_TOKEN = 64
 
 Ids: TypeAlias = NDArray[np.int64]
 Vectors: TypeAlias = NDArray[np.float32]
+Engine: TypeAlias = Literal["bpr", "onnxruntime"]
 
 
 class Encodes(Protocol):
@@ -132,30 +136,46 @@ class Tokens:
         return Tokenized(ids, np.array(found.type_ids, np.int64) if self.model.token_types else np.zeros_like(ids))
 
 
+class Runs(Protocol):
+    """What computes a graph: bert.py's `Bert`, or ONNX Runtime."""
+
+    name: str
+    inputs: set[str]
+    outputs: list[str]
+
+    def run(self, output: str, ids: Ids, segments: Ids) -> Vectors:
+        """ids, segments: int64[n] → float32[bits]."""
+        ...
+
+
 class Encoder:
-    """A model folder's two encoders on ONNX Runtime. Threads may share one.
+    """A model folder's two encoders on the CPU. Threads may share one.
 
     encoder = Encoder.open("mini")
     encoder.questions(["who wrote the Iliad?"])                      # float32[1, bits]
     encoder.passages([("Iliad", "The Iliad is an epic …")])          # float32[1, bits]
     """
 
-    def __init__(self, folder: str | Path, threads: int | None = None) -> None:
+    def __init__(self, folder: str | Path, threads: int | None = None, engine: Engine | None = None) -> None:
         """Made by `open`."""
+        if engine not in (None, "bpr", "onnxruntime"):
+            raise InvalidInput(f"engine must be 'bpr', 'onnxruntime' or None, not {engine!r}")
         self.folder = models.resolve(folder)
         self.tokens = Tokens(self.folder)
         self.model, self._files = models.load(self.folder)
         self._threads = threads
-        self._sessions: dict[str, Any] = {}
+        self._wanted = engine
+        self._graphs: dict[str, Runs] = {}
         self._opening = threading.Lock()
 
     @classmethod
-    def open(cls, folder: str | Path = "mini", threads: int | None = None) -> Encoder:
+    def open(cls, folder: str | Path = "mini", threads: int | None = None, engine: Engine | None = None) -> Encoder:
         """A model folder, or "mini", the model that ships with bpr; a side's graph is read when it is first used.
 
-        threads: the default of the calls below; None for BPR_THREADS, or else all cores.
+        threads: the default of the calls below; None for BPR_THREADS, or else all cores. engine: "onnxruntime" or
+        "bpr", to compare; None for bpr's own where it knows the graph and has a kernel for this processor.
         """
-        return cls(folder, threads)
+        return cls(folder, threads, engine)
 
     @property
     def fingerprint(self) -> str:
@@ -164,8 +184,8 @@ class Encoder:
 
     @property
     def engine(self) -> str:
-        """The very graph that passages go through."""
-        return f"onnx {self._files.get('passage.onnx', {}).get('sha256')}"
+        """What computes passages, and the very graph that they go through."""
+        return f"{self._graph('passage', 'vector').name} {self._files['passage.onnx']['sha256']}"
 
     def questions(
         self,
@@ -177,9 +197,9 @@ class Encoder:
     ) -> Vectors:
         """float32[n, bits], not in units of σ. deadline: a value of time.monotonic()."""
         output = "question" if self.model.shared else "vector"
-        session = self._session("passage" if self.model.shared else "question", output)
+        graph = self._graph("passage" if self.model.shared else "question", output)
         limits = Limits(self._threads if threads is None else threads, deadline, cancel)
-        return self._encode(checked_texts(texts, "questions"), self.tokens.question, session, output, limits)
+        return self._encode(checked_texts(texts, "questions"), self.tokens.question, graph, output, limits)
 
     def passages(
         self,
@@ -191,11 +211,11 @@ class Encoder:
     ) -> Vectors:
         """(title, text) pairs → float32[n, bits] in units of σ; an empty title is none."""
         limits = Limits(self._threads if threads is None else threads, deadline, cancel)
-        session = self._session("passage", "vector")
-        return self._encode(checked_texts(pairs, "passages"), self.tokens.passage, session, "vector", limits)
+        graph = self._graph("passage", "vector")
+        return self._encode(checked_texts(pairs, "passages"), self.tokens.passage, graph, "vector", limits)
 
     def _encode(
-        self, texts: Sequence[Any], tokenize: Callable[[Any, int], Tokenized], session: Any, output: str, limits: Limits
+        self, texts: Sequence[Any], tokenize: Callable[[Any, int], Tokenized], graph: Runs, output: str, limits: Limits
     ) -> Vectors:
         """Each text on its own; the threads take the next one as they come free."""
         vectors = np.empty((len(texts), self.model.bits), np.float32)
@@ -203,11 +223,7 @@ class Encoder:
 
         def work() -> None:
             for row in rows:
-                tokenized = tokenize(texts[row], row)
-                inputs = {"input_ids": tokenized.ids[None]}
-                if self.model.token_types:
-                    inputs["token_type_ids"] = tokenized.segments[None]
-                vectors[row] = session.run([output], inputs)[0][0]
+                vectors[row] = graph.run(output, *tokenize(texts[row], row))
 
         threads = min(limits.thread_count(), len(texts))
         if threads <= 1:
@@ -222,20 +238,20 @@ class Encoder:
                 raise
         return vectors
 
-    def _session(self, side: str, output: str) -> Any:
+    def _graph(self, side: str, output: str) -> Runs:
         name = f"{side}.onnx"
         with self._opening:
-            if name not in self._sessions:
-                self._sessions[name] = _open_session(models.check_file(self.folder, name, self._files))
-            session = self._sessions[name]
+            if name not in self._graphs:
+                path = models.check_file(self.folder, name, self._files)
+                self._graphs[name] = _opened(path, self._wanted)
+            graph = self._graphs[name]
         wanted = {"input_ids", *(["token_type_ids"] if self.model.token_types else [])}
-        given = {each.name for each in session.get_inputs()}
-        if given != wanted or output not in {each.name for each in session.get_outputs()}:
+        if graph.inputs != wanted or output not in graph.outputs:
             raise InvalidInput(
-                f"{self.folder / name} takes {sorted(given)} where {sorted(wanted)} are needed, or lacks the output "
-                f"{output!r}: make it with `bpr export`"
+                f"{self.folder / name} takes {sorted(graph.inputs)} where {sorted(wanted)} are needed, or lacks the "
+                f"output {output!r}: make it with `bpr export`"
             )
-        return session
+        return graph
 
 
 class _Rows:
@@ -296,7 +312,34 @@ def _tokenizer(path: Path, length: int) -> Any:
     return tokenizer
 
 
+def _opened(path: Path, engine: Engine | None) -> Runs:
+    ours = open_bert(path) if engine == "bpr" or (engine is None and has_fast_kernel()) else None
+    if ours is None and engine == "bpr":
+        raise InvalidInput(
+            f"{path} is not a graph that bpr's own engine knows; leave the engine out, or `bpr export` it"
+        )
+    return ours or _OnnxRuntime(path)
+
+
+class _OnnxRuntime:
+    """A graph on ONNX Runtime, which is imported here and not before: that takes longer than to open one of ours."""
+
+    name = "onnxruntime"
+
+    def __init__(self, path: Path) -> None:
+        self._session = _open_session(path)
+        self.inputs = {each.name for each in self._session.get_inputs()}
+        self.outputs = [each.name for each in self._session.get_outputs()]
+
+    def run(self, output: str, ids: Ids, segments: Ids) -> Vectors:
+        given = {"input_ids": ids[None], "token_type_ids": segments[None]}
+        found: Vectors = self._session.run([output], {name: given[name] for name in self.inputs})[0][0]
+        return found
+
+
 def _open_session(path: Path) -> Any:
+    # Its telemetry leaves a file in the temporary folder as soon as it is imported, before it can be told not to.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()

@@ -1,7 +1,9 @@
 """BERT as an ONNX graph, written by hand: fewer and faster nodes than an exporter's, and int8 close to float32.
 
 export.py calls it for every backbone of the type "bert" (BERT, MiniLM, DPR, the authors' BPR). It knows tensors and
-ONNX's operators; nothing of folders or text. One text a call, so there is no padding and no mask.
+ONNX's operators; nothing of folders or text. One text a call, so there is no padding and no mask. The constants have
+names and the metadata an entry, by which bpr's own engine reads the file (bpr/bert.py); what follows is about ONNX
+Runtime, which runs it too.
 
 What is done for speed: one product for query, key and value; attention and GELU as one operator each; ONNX Runtime's
 LayerNormalization, which is six times as fast as its fused SkipLayerNormalization; the head folded into one product.
@@ -20,6 +22,7 @@ int8 96.4 %, this 98.5 %):
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -30,13 +33,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from .. import bert as engine
 from ..model import Model
 from .onnxgraph import MICROSOFT, Graph
 from .tower import Head, Tower
 
 Floats: TypeAlias = NDArray[np.float32]
 
-SMOOTHING = 0.6  # how much of a channel's size moves from the activations to the weights
+SMOOTHING = 0.7  # how much of a channel's size moves from the activations to the weights
 ROW_FLOOR = 0.5  # below it a token is not scaled up further: GELU's smallest value, −0.17, would take half of the range
 
 
@@ -61,10 +65,25 @@ def bert(tower: Tower, samples: Sequence[NDArray[np.int64]] | None) -> onnx.Mode
     sizes = {} if samples is None else channel_sizes(tower.backbone, samples)
     norm = _embeddings(graph, values, tower.model, config)
     for layer in range(config.num_hidden_layers):
-        norm = _layer(graph, values, sizes, f"encoder.layer.{layer}.", norm, config)
-    outputs = head(graph, norm(), tower.head, tower.model, tower.side)
+        norm = _layer(graph, values, sizes, layer, norm, config)
+    outputs = head(graph, norm("last"), tower.head, tower.model, tower.side)
     inputs = ["input_ids", *(["token_type_ids"] if tower.model.token_types else [])]
-    return graph.model(inputs, outputs, tower.model.bits)
+    return graph.model(inputs, outputs, tower.model.bits, facts_of(tower) if graph.int8 else None)
+
+
+def facts_of(tower: Tower) -> dict[str, str]:
+    """What bpr's own engine has to know beside the constants (bpr/bert.py); nothing if it cannot run this one."""
+    config: Any = tower.backbone.config
+    if not engine.fits(config.hidden_size, config.num_attention_heads, config.intermediate_size, tower.model.bits):
+        return {}
+    facts = {
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "epsilon": config.layer_norm_eps,
+        "pooling": tower.model.pooling,
+        "normalize": tower.model.normalize,
+    }
+    return {engine.FACTS: json.dumps(facts)}
 
 
 @torch.inference_mode()
@@ -100,9 +119,10 @@ class _Norm:
     beta: Floats
     epsilon: float
 
-    def __call__(self, divided: Floats | float = 1.0, plus: Floats | float = 0.0) -> str:
-        """Its norm, with each channel divided, and something added."""
-        gamma, beta = (self.graph.const(each) for each in (self.gamma / divided, self.beta / divided + plus))
+    def __call__(self, name: str, divided: Floats | float = 1.0, plus: Floats | float = 0.0) -> str:
+        """Its norm, with each channel divided, and something added. name: of what it is for."""
+        gamma = self.graph.const(self.gamma / divided, f"{name}.gamma")
+        beta = self.graph.const(self.beta / divided + plus, f"{name}.beta")
         return self.graph.op("LayerNormalization", [self.x, gamma, beta], axis=-1, epsilon=self.epsilon)
 
 
@@ -115,37 +135,39 @@ def _embeddings(graph: Graph, values: Mapping[str, Floats], model: Model, config
     longest = max(model.question_length, model.passage_length)
     segments, places = (values[f"embeddings.{kind}_embeddings.weight"] for kind in ("token_type", "position"))
     places = places[:longest] if model.token_types else places[:longest] + segments[0]
-    x = graph.rows(values["embeddings.word_embeddings.weight"], "input_ids")  # [1, n, hidden]
+    x = graph.rows(values["embeddings.word_embeddings.weight"], "input_ids", "words")  # [1, n, hidden]
     length = graph.op("Shape", ["input_ids"], start=1, end=2)
     first, axis = graph.const(np.zeros(1, np.int64)), graph.const(np.ones(1, np.int64))
-    x = graph.op("Add", [x, graph.op("Slice", [graph.const(places[None]), first, length, axis])])
+    x = graph.op("Add", [x, graph.op("Slice", [graph.const(places[None], "places"), first, length, axis])])
     if model.token_types:
-        x = graph.op("Add", [x, graph.op("Gather", [graph.const(segments), "token_type_ids"])])
+        x = graph.op("Add", [x, graph.op("Gather", [graph.const(segments, "segments"), "token_type_ids"])])
     return _norm(graph, x, values, "embeddings.LayerNorm", config)
 
 
 def _layer(
-    graph: Graph, values: Mapping[str, Floats], sizes: Mapping[str, Floats], name: str, norm: _Norm, config: Any
+    graph: Graph, values: Mapping[str, Floats], sizes: Mapping[str, Floats], layer: int, norm: _Norm, config: Any
 ) -> _Norm:
     """Attention, then the two dense layers, each with its residual: post-norm, as BERT is."""
+    name, mine = f"encoder.layer.{layer}.", f"layer{layer}."
     parts = [f"{name}attention.self.{part}" for part in ("query", "key", "value")]
     weight, bias = (np.concatenate([values[f"{part}.{what}"] for part in parts]) for what in ("weight", "bias"))
     factors = smoothing(weight, sizes.get(parts[0]))
-    x = graph.dense(norm(divided=factors), weight * factors, bias)  # [1, n, 3·hidden]
+    x = graph.dense(norm(f"{mine}qkv", divided=factors), weight * factors, bias, f"{mine}qkv")  # [1, n, 3·hidden]
     heads = graph.ops("Split", [x], 3, axis=2, num_outputs=3)
     x = graph.op("MultiHeadAttention", heads, MICROSOFT, num_heads=config.num_attention_heads)
     out = f"{name}attention.output"
-    x = graph.dense(x, values[f"{out}.dense.weight"])
-    x = graph.op("Add", [x, norm(plus=values[f"{out}.dense.bias"])])
+    x = graph.dense(x, values[f"{out}.dense.weight"], name=f"{mine}attention")
+    x = graph.op("Add", [x, norm(f"{mine}attention", plus=values[f"{out}.dense.bias"])])
     norm = _norm(graph, x, values, f"{out}.LayerNorm", config)
 
     inner, outer = f"{name}intermediate.dense", f"{name}output"
     factors = smoothing(values[f"{inner}.weight"], sizes.get(inner))
-    x = graph.dense(norm(divided=factors), values[f"{inner}.weight"] * factors, values[f"{inner}.bias"])
+    x = norm(f"{mine}inner", divided=factors)
+    x = graph.dense(x, values[f"{inner}.weight"] * factors, values[f"{inner}.bias"], f"{mine}inner")
     # The tanh form is less than 0.0005 from erf's, far below a step of int8, and takes three quarters of its time.
     x = graph.op("FastGelu" if graph.int8 else "Gelu", [x], MICROSOFT)
-    x = graph.dense_by_row(x, values[f"{outer}.dense.weight"], ROW_FLOOR)
-    x = graph.op("Add", [x, norm(plus=values[f"{outer}.dense.bias"])])
+    x = graph.dense_by_row(x, values[f"{outer}.dense.weight"], ROW_FLOOR, f"{mine}outer")
+    x = graph.op("Add", [x, norm(f"{mine}outer", plus=values[f"{outer}.dense.bias"])])
     return _norm(graph, x, values, f"{outer}.LayerNorm", config)
 
 
@@ -172,10 +194,13 @@ def head(graph: Graph, x: str, parts: Head, model: Model, side: str) -> list[str
     for name, divided in wanted.items():
         scale = 1 / sigma if divided else np.ones_like(sigma)
         if parts.projection is None:
-            graph.op("Mul", [pooled, graph.const(scale)], output=name)
+            graph.op("Mul", [pooled, graph.const(scale, f"{name}.scale")], output=name)
         else:
             weight = parts.projection.weight.detach().float().cpu().numpy()  # [bits, hidden]
             bias = parts.projection.bias.detach().float().cpu().numpy()
-            constants = [graph.const(weight * scale[:, None]), graph.const(bias * scale)]
+            constants = [
+                graph.const(weight * scale[:, None], f"{name}.weight"),
+                graph.const(bias * scale, f"{name}.bias"),
+            ]
             graph.op("Gemm", [pooled, *constants], output=name, transB=1)
     return list(wanted)

@@ -5,7 +5,7 @@ bertgraph.py writes its network with it. Knows ONNX's operators and how weights 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,11 +30,11 @@ class Graph:
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
 
-    def const(self, value: ArrayLike) -> str:
-        """A constant; floats become float32."""
+    def const(self, value: ArrayLike, name: str | None = None) -> str:
+        """A constant; floats become float32. name: for those that a reader of the file looks for."""
         array = np.asarray(value)
         array = np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else array.dtype).reshape(array.shape)
-        name = f"c{len(self._constants)}"
+        name = name or f"c{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(array, name))
         return name
 
@@ -61,37 +61,40 @@ class Graph:
         self._nodes.append(node)
         return named
 
-    def dense(self, x: str, weight: Floats, bias: Floats | None = None) -> str:
-        """x·Wᵀ + b; weight: float[out, in]."""
+    def dense(self, x: str, weight: Floats, bias: Floats | None = None, name: str | None = None) -> str:
+        """x·Wᵀ + b; weight: float[out, in]. The constants are NAME.weight, NAME.scales and NAME.bias."""
+        added = [] if bias is None else [self.const(bias, _part(name, "bias"))]
         if not self.int8:
-            product = self.op("MatMul", [x, self.const(weight.T)])
-            return product if bias is None else self.op("Add", [product, self.const(bias)])
+            product = self.op("MatMul", [x, self.const(weight.T, _part(name, "weight"))])
+            return self.op("Add", [product, *added]) if added else product
         whole, scales = signed_bytes(weight)
-        constants = [self.const(whole.T), self.const(scales)]
+        constants = [self.const(whole.T, _part(name, "weight")), self.const(scales, _part(name, "scales"))]
         # Without its fourth input, zeros for the weights' zero points, the product is up to a fifth faster.
-        added = [] if bias is None else ["", self.const(bias)]
+        added = ["", *added] if added else []
         return self.op("DynamicQuantizeMatMul", [x, *constants, *added], MICROSOFT)
 
-    def dense_by_row(self, x: str, weight: Floats, floor: float) -> str:
+    def dense_by_row(self, x: str, weight: Floats, floor: float, name: str | None = None) -> str:
         """x·Wᵀ, as int8 with each row (token) of x in units of its largest value, or of `floor` if that is larger."""
         if not self.int8:
-            return self.dense(x, weight)
+            return self.dense(x, weight, name=name)
         largest = self.op("ReduceMax", [x, self.const(np.array([-1]))], keepdims=1)  # [1, n, 1]
         largest = self.op("Max", [largest, self.const(floor)])
-        return self.op("Mul", [self.dense(self.op("Div", [x, largest]), weight), largest])
+        return self.op("Mul", [self.dense(self.op("Div", [x, largest]), weight, name=name), largest])
 
-    def rows(self, table: Floats, ids: str) -> str:
+    def rows(self, table: Floats, ids: str, name: str | None = None) -> str:
         """The rows of a table: float[words, width], int64[1, n] → float32[1, n, width]; each row with its own scale."""
         if not self.int8:
-            return self.op("Gather", [self.const(table), ids])
+            return self.op("Gather", [self.const(table, name), ids])
         scales = np.abs(table).max(axis=1, keepdims=True) / MOST
         scales[scales == 0] = 1
-        whole = self.const(np.rint(table / scales).astype(np.int8))
+        whole = self.const(np.rint(table / scales).astype(np.int8), name)
         found = self.op("Cast", [self.op("Gather", [whole, ids])], to=TensorProto.FLOAT)
-        return self.op("Mul", [found, self.op("Gather", [self.const(scales), ids])])
+        return self.op("Mul", [found, self.op("Gather", [self.const(scales, _part(name, "scales")), ids])])
 
-    def model(self, inputs: Sequence[str], outputs: Sequence[str], bits: int) -> onnx.ModelProto:
-        """The finished graph: inputs int64[1, n], outputs float32[1, bits]."""
+    def model(
+        self, inputs: Sequence[str], outputs: Sequence[str], bits: int, facts: Mapping[str, str] | None = None
+    ) -> onnx.ModelProto:
+        """The finished graph: inputs int64[1, n], outputs float32[1, bits]. facts: for its metadata."""
         graph = helper.make_graph(
             self._nodes,
             "bpr",
@@ -100,7 +103,13 @@ class Graph:
             self._constants,
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="bpr")
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="bpr")
+        helper.set_model_props(model, dict(facts or {}))
+        return model
+
+
+def _part(name: str | None, part: str) -> str | None:
+    return None if name is None else f"{name}.{part}"
 
 
 def signed_bytes(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
