@@ -12,14 +12,17 @@ help:            ## this list
 
 install: $(VENV)/.installed    ## a virtual environment with bpr and all that its checks need
 
-$(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
+# What a person who uses bpr has; what one who changes it needs is the same with an extra, and takes longer to fetch.
+$(VENV)/.plain: EXTRA :=
+$(VENV)/.installed: EXTRA := [dev]
+$(VENV)/.plain $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.$(EXTRA)'
 	touch $@
 
-demo: install    ## index the sample passages and search them
-	$(BIN)/python examples/quickstart.py
+demo: $(or $(wildcard $(VENV)/.installed),$(VENV)/.plain)    ## index real passages that come with bpr, and ask them
+	$(BIN)/bpr demo
 
 check: install   ## style and types
 	$(BIN)/ruff check .

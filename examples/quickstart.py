@@ -1,4 +1,4 @@
-"""The example of README.md: build a bundle from vectors, open it, search it. Run by `make demo` and by the tests."""
+"""The example of README.md: build a bundle from vectors, open it, search it. Run by the tests."""
 
 import tempfile
 from pathlib import Path

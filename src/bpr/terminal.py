@@ -22,6 +22,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from . import builder
     from .bench import Compared
+    from .demo import Answered, Recall
     from .health import Distances, Health
     from .records import Hit
 
@@ -206,6 +207,71 @@ def print_export(made: Iterable[tuple[str, int, float]]) -> None:
     _print_grid([("file", "size", "sign bits as in float32"), *rows], justify="right")
 
 
+def print_indexed(facts: Mapping[str, Any], seconds: float) -> None:
+    """What `bpr demo` built, how fast, and how small it is."""
+    rows = facts["rows"]
+    each, floats = facts["code_bytes"] // rows, facts["float32_bytes"] // rows  # bytes
+    _print_grid(
+        [
+            ("passages", f"{rows:,} in {seconds:,.1f} s, {rows / seconds:,.0f} a second"),
+            ("codes", f"{shape(facts)}: {each:,} bytes a passage; float32 {floats:,}"),
+            ("size", saving(facts)),
+            ("bundle", f"{size(facts['bytes'])} in all: codes, texts, ids and checksums"),
+        ]
+    )
+
+
+def print_answered(answered: Answered) -> None:
+    """A question and the times of its stages, then each passage: the title, and two lines of text from it."""
+    console, indent = _console(), " " * 7
+    asked, (encode, candidates, rerank, _) = answered.asked, answered.times
+    stages = f"encode {encode:.1f} ms, candidates {candidates:.2f} ms, rerank {rerank:.2f} ms"
+    heads = Text(plain(asked.question), "bold"), Text(stages, "cyan")
+    lines = [line for head in heads for line in head.wrap(console, console.width)]
+    room = max(console.width - len(indent), 16)
+    for hit, holds in zip(answered.hits, answered.holds, strict=True):
+        lines.append(Text.assemble("  ", ("✓" if holds else " ", "green"), f" {hit.rank}  {plain(hit.title)}"))
+        shown = _excerpt(" ".join(plain(hit.text).split()), asked.question, asked.answers, 2 * room - 12)
+        lines += [Text.assemble(indent, line) for line in shown.wrap(console, room)[:2]]
+    for line in lines:
+        line.rstrip()
+        line.truncate(console.width, overflow="ellipsis")
+    console.print(Text("\n").join(lines), soft_wrap=True)
+    console.print()
+
+
+def _excerpt(text: str, question: str, answers: Iterable[str], room: int) -> Text:
+    """So many characters of a text: around an answer, with what the question says of it; or else the beginning."""
+    words = [word for word in re.findall(r"\w+", question.lower()) if len(word) > 3]
+    found = (re.finditer(rf"(?<!\w){re.escape(plain(answer))}(?!\w)", text, re.IGNORECASE) for answer in answers)
+    places = [match.span() for matches in found for match in matches] or [(0, 0)]
+    cuts = [(_cut(text, place, before, room), place) for place in places for before in (room // 2, 0, 4 * room // 5)]
+    (first, last), (start, end) = max(cuts, key=lambda cut: sum(word in text[slice(*cut[0])].lower() for word in words))
+    shown = Text(text[first:last])
+    shown.stylize("bold green", start - first, end - first)
+    return Text.assemble("…" if first else "", shown, "…" if last < len(text) else "")
+
+
+def _cut(text: str, place: tuple[int, int], before: int, room: int) -> tuple[int, int]:
+    """Where an excerpt with this place in it begins and ends: at words, and `before` characters earlier if it can."""
+    first = text.rfind(" ", 0, max(0, min(place[0] - before, len(text) - room))) + 1
+    if first + room >= len(text):
+        return first, len(text)
+    return first, max(text.rfind(" ", first, first + room), place[1]) or first + room
+
+
+def print_recall(recall: Recall) -> None:
+    """A bar for each number of passages that one may look at, as wide as the share of questions that it serves."""
+    console = _console()
+    wide = len(f"top {max(recall.shares)}")
+    room = max(1, min(WIDEST_BAR, console.width - wide - len("100.0%") - 3))
+    for k, share in recall.shares.items():
+        console.print(f"top {k:>{wide - 4}}  {_bar(share, room)} {share:.1%}", soft_wrap=True)
+    took = f"encoded in {recall.encode:,.1f} s, searched in {recall.search:,.2f} s"
+    console.print(f"{count(recall.questions, 'question')}: {took}")
+    console.print()
+
+
 def _print_histogram(console: Console, distances: Distances) -> None:
     """A bar for each bin, to an eighth of a character."""
     console.print(f"Distances of {count(distances.pairs, 'pair')}", style="bold")
@@ -214,9 +280,13 @@ def _print_histogram(console: Console, distances: Distances) -> None:
     wide = max(map(len, labels))
     room = max(1, min(WIDEST_BAR, console.width - wide - len(f"{most:,}") - 3))
     for label, (_, _, pairs) in zip(labels, distances.histogram, strict=True):
-        full, eighths = divmod(round(8 * room * pairs / most), 8)
-        console.print(f"{label:>{wide}}  {'█' * full}{_EIGHTHS[eighths]} {pairs:,}", soft_wrap=True)
+        console.print(f"{label:>{wide}}  {_bar(pairs / most, room)} {pairs:,}", soft_wrap=True)
     console.print()
+
+
+def _bar(share: float, room: int) -> str:
+    full, eighths = divmod(round(8 * room * share), 8)
+    return "█" * full + _EIGHTHS[eighths]
 
 
 def _print_grid(rows: Iterable[tuple[str, ...]], justify: Literal["left", "right"] = "left") -> None:

@@ -13,6 +13,7 @@ import sys
 
 from . import bundles as bundles
 from . import convert as convert
+from . import demo as demo
 from . import mine as mine
 from . import training as training
 from .common import app, ending

@@ -1,0 +1,59 @@
+"""The verb demo: a first look at bpr on passages that come with it. Registered by being imported (cli/__init__.py)."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .bundles import ModelFolder
+from .common import Quiet, Threads, verb
+
+HITS = 3  # passages that are shown for a question
+
+Kept = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="NAME.bpr", help="Keep the bundle here.  [default: it is removed again]"),
+]
+
+
+@verb("demo", "demo -o squad.bpr")
+def demo(model: ModelFolder = None, output: Kept = None, threads: Threads = None, quiet: Quiet = False) -> None:
+    """Index a sample of real passages that comes with bpr, and ask it. Takes a minute or two, and no network."""
+    from .. import demo as sample
+    from .. import retriever, terminal
+    from ..encoder import Encoder
+
+    def step(text: str) -> None:
+        if not quiet:
+            terminal.message(text, "bold")
+
+    encoder, questions = Encoder.open(model or "mini"), sample.questions()
+    with sample.place(output) as path:
+        step(f"1. Index paragraphs of Wikipedia, with the model {encoder.model.name}, here and offline")
+        with terminal.bars(not quiet) as say:
+            seconds = sample.index(path, encoder, say, threads)
+        with retriever.open(path, model=encoder) as opened:
+            terminal.print_indexed(sample.facts(opened), seconds)
+            step("2. Ask, one question at a time (✓ the passage holds the answer)")
+            for answered in sample.answer(opened, sample.shown(questions), HITS, threads):
+                terminal.print_answered(answered)
+            step(f"3. Ask {len(questions):,} questions: how often is the right paragraph among the best?")
+            with terminal.bars(not quiet) as say:
+                recall = sample.recall(opened, questions, say, threads)
+            terminal.print_recall(recall)
+    if not quiet:
+        _say_what_next(output)
+
+
+def _say_what_next(output: Path | None) -> None:
+    from .. import terminal
+
+    terminal.message("Next", "bold")
+    if output is not None:
+        terminal.message(f'  bpr search {shlex.quote(str(output))} "a question of yours"')
+    terminal.message("  bpr index docs/ -o docs.bpr    # .txt and .md, or passages as TSV or JSONL")
+    terminal.message('  bpr search docs.bpr "a question of yours"')
+    terminal.message("The sample is from SQuAD v1.1, CC BY-SA 4.0: see ATTRIBUTION.md in bpr/demo.")
