@@ -360,6 +360,7 @@ from bpr import kernels
 from bpr.codes import Questions
 codes, asked = numpy.zeros((4_000_000, 512), numpy.uint8), Questions(numpy.ones((100, 4096), numpy.float32))
 limits = kernels.Limits({threads})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with Ctrl-C ignored
 threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 began = time.monotonic()
 try:
