@@ -21,42 +21,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bpr
-from bpr.answers import Answers, Text
 from bpr.bench import machine
 from bpr.encoder import Encoder, Encodes
+from bpr.evaluation import Values, answer_ranks, gold_ranks, interval, ndcg, paired, top_k
 from bpr.passages import read
+from bpr.questions import Question, read_questions
 from bpr.records import Passage
 from bpr.terminal import bars
-from bpr.training.data import Example, collect
+from bpr.training.data import collect
 from bpr.training.formats import beir, squad
 from common import RESULTS
 
 DEPTH = 100
 TOP = (1, 5, 20, 100)
-RESAMPLES = 2000
 Ranks = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Passages to find in, and examples to find."""
+    """Passages to find in, and questions to find them for."""
 
     name: str
     passages: list[Passage]
-    examples: list[Example]
+    questions: list[Question]
+
+    @property
+    def texts(self) -> list[str]:
+        return [question.text for question in self.questions]
 
 
 def load(name: str, data: Path) -> Task:
     if name == "cranfield":
-        return Task(name, *collect(beir(data / "cranfield")))
+        return Task(name, collect(beir(data / name))[0], read_questions(data / name))
     wiki = [Passage(f"wiki-{p.id}", p.title, p.text, {}) for p in read(data / "wiki" / "wiki-2019-200k.tsv.xz")]
     if name == "squad":
-        train, _ = collect(squad(data / "squad" / "train-v1.1.json.xz", "squad-train-"))
-        dev, examples = collect(squad(data / "squad" / "dev-v1.1.json.xz", "squad-dev-"))
-        return Task(name, [*train, *dev, *wiki], examples)
-    passages, examples = collect(squad(data / "amazon" / f"{name.removeprefix('amazon-')}.json.xz", "amazon-"))
+        train, _ = collect(squad(data / name / "train-v1.1.json.xz", "squad-train-"))
+        dev, _ = collect(squad(data / name / "dev-v1.1.json.xz", "squad-dev-"))
+        asked = read_questions(data / name / "dev-v1.1.json.xz", prefix="squad-dev-")
+        return Task(name, [*train, *dev, *wiki], asked)
+    file = data / "amazon" / f"{name.removeprefix('amazon-')}.json.xz"
+    passages, _ = collect(squad(file, "amazon-"))
     plain = [Passage(p.id, "", p.text, {}) for p in [*passages, *wiki[:20_000]]]
-    return Task(name, plain, examples)
+    return Task(name, plain, read_questions(file, prefix="amazon-"))
 
 
 def ranked_by_codes(task: Task, encoder: Encodes, work: Path) -> Ranks:
@@ -71,7 +77,7 @@ def ranked_by_codes(task: Task, encoder: Encodes, work: Path) -> Ranks:
                 progress=progress,
             )
     with bpr.open(path, model=encoder) as retriever:
-        vectors = encoder.questions([example.question for example in task.examples])
+        vectors = encoder.questions(task.texts)
         return np.concatenate([retriever.rank(vectors[i : i + 256], k=DEPTH).rows for i in range(0, len(vectors), 256)])
 
 
@@ -80,7 +86,7 @@ def ranked_by_floats(task: Task, encoder: Encodes, work: Path) -> Ranks:
     path = work / f"{task.name}-{encoder.model.name}-{encoder.model.fingerprint[:8]}.npy"
     if not path.exists():
         np.save(path, encoder.passages([(p.title, p.text) for p in task.passages]))
-    floats, questions = np.load(path), encoder.questions([example.question for example in task.examples])
+    floats, questions = np.load(path), encoder.questions(task.texts)
     best = []
     for first in range(0, len(questions), 64):
         scores = questions[first : first + 64] @ floats.T
@@ -90,56 +96,21 @@ def ranked_by_floats(task: Task, encoder: Encodes, work: Path) -> Ranks:
     return np.concatenate(best)
 
 
-def gold_ranks(task: Task, found: Ranks) -> Ranks:
-    """The rank of the first gold passage, from 1; 0 where it is not among those found."""
-    rows = {passage.id: row for row, passage in enumerate(task.passages)}
-    ranks = np.zeros(len(found), np.int64)
-    for i, example in enumerate(task.examples):
-        hit = np.flatnonzero(np.isin(found[i], [rows[each] for each in example.positives]))
-        ranks[i] = hit[0] + 1 if len(hit) else 0
-    return ranks
+def judged(task: Task, found: Ranks) -> dict[str, Any]:
+    """The ranks of the right passages; of Cranfield, whose questions have many, nDCG@10."""
+    passages = [[task.passages[row] for row in rows.tolist()] for rows in found]
+    ids = [[passage.id for passage in some] for some in passages]
+    if task.name == "cranfield":
+        return {"ndcg": ndcg(task.questions, ids).round(5).tolist()}
+    answer = answer_ranks(task.questions, [[passage.text for passage in some] for some in passages])
+    return {"gold": gold_ranks(task.questions, ids).tolist(), "answer": answer.tolist()}
 
 
-def answer_ranks(task: Task, found: Ranks) -> Ranks:
-    """The rank of the first passage whose text holds an answer."""
-    texts: dict[int, Text] = {}
-    ranks = np.zeros(len(found), np.int64)
-    for i, example in enumerate(task.examples):
-        answers = Answers(example.answers)
-        for rank, row in enumerate(found[i].tolist(), 1):
-            if row not in texts:
-                texts[row] = Text(task.passages[row].text)
-            if answers.found_in(texts[row]):
-                ranks[i] = rank
-                break
-    return ranks
-
-
-def ndcg(task: Task, found: Ranks) -> NDArray[np.float64]:
-    """nDCG@10 of each question, binary judgements."""
-    rows = {passage.id: row for row, passage in enumerate(task.passages)}
-    gain = 1 / np.log2(np.arange(2, 12))
-    each = []
-    for row, example in zip(found, task.examples, strict=True):
-        gold = [rows[positive] for positive in example.positives]
-        each.append((np.isin(row[:10], gold) * gain).sum() / gain[: min(10, len(gold))].sum())
-    return np.array(each)
-
-
-def interval(values: NDArray[Any]) -> tuple[float, float, float]:
-    """The mean and its 95 % bootstrap interval, in percent."""
-    random = np.random.default_rng(0)
-    means = [values[random.integers(len(values), size=len(values))].mean() for _ in range(RESAMPLES)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return 100 * float(values.mean()), 100 * float(low), 100 * float(high)
-
-
-def measures(result: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def measures(result: dict[str, Any]) -> dict[str, Values]:
     """Each measure's value for every question."""
     if "ndcg" in result:
         return {"nDCG@10": np.array(result["ndcg"])}
-    found = {kind: np.array(result[kind]) for kind in ("gold", "answer")}
-    return {f"top {k}, {kind}": (ranks > 0) & (ranks <= k) for kind, ranks in found.items() for k in TOP}
+    return {f"top {k}, {kind}": top_k(result[kind], k).astype(float) for kind in ("gold", "answer") for k in TOP}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -160,11 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "float": given.float,
         "set": given.set,
         "engine": encoder.engine,
+        **judged(task, found),
     }
-    if given.set == "cranfield":
-        result["ndcg"] = ndcg(task, found).round(5).tolist()
-    else:
-        result |= {"gold": gold_ranks(task, found).tolist(), "answer": answer_ranks(task, found).tolist()}
     show(result, json.loads(given.against.read_text()) if given.against else None)
     path = RESULTS / f"quality-{given.set}-{encoder.model.name}{'-float' if given.float else ''}.json"
     path.write_text(json.dumps({**result, "machine": machine()}) + "\n")
@@ -182,11 +150,13 @@ def opened(model: str, device: str) -> Encodes:
 def show(result: dict[str, Any], against: dict[str, Any] | None) -> None:
     other = measures(against) if against else {}
     for name, values in measures(result).items():
-        mean, low, high = interval(values.astype(float))
-        line = f"{result['set']:12} {result['model']:24} {name:16} {mean:6.2f}  [{low:.2f}, {high:.2f}]"
-        if name in other:
-            difference, low, high = interval(values.astype(float) - other[name].astype(float))
-            line += f"   {difference:+.2f} [{low:+.2f}, {high:+.2f}] against {against['model'] if against else ''}"
+        all = interval(values)
+        line = f"{result['set']:12} {result['model']:24} {name:16} {all.mean:6.2f}  [{all.low:.2f}, {all.high:.2f}]"
+        if against and name in other:
+            less = paired(values, other[name])
+            line += (
+                f"   {less.mean:+.2f} [{less.low:+.2f}, {less.high:+.2f}], p {less.p:.4f}, against {against['model']}"
+            )
         print(line)
 
 

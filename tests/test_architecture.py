@@ -26,6 +26,9 @@ ORDER = [
     "model",
     "bundle",
     "textfiles",
+    "layouts",
+    "questions",
+    "evaluation",
     "passages",
     "documents",
     "index",
@@ -35,11 +38,14 @@ ORDER = [
     "encoder",
     "builder",
     "retriever",
+    "runs",
+    "plots",
     "health",
     "baselines",
     "bench",
     "demo",
     "training",
+    "compare",
     "terminal",
     "cli",
 ]
@@ -47,11 +53,13 @@ ORDER = [
 OWNERS = {
     "faiss": {"baselines"},
     "usearch": {"baselines"},
+    "ir_measures": {"evaluation"},
+    "matplotlib": {"plots"},
     "typer": {"cli"},
     "rich": {"terminal"},
     "bpr._native": {"kernels"},
     "onnxruntime": {"encoder", "training/export.py"},
-    "tokenizers": {"encoder", "training/convert.py", "training/prepared.py"},
+    "tokenizers": {"encoder", "training/foreign.py", "training/prepared.py"},
     "torch": {"training"},
     "transformers": {"training"},
     "accelerate": {"training"},
@@ -59,7 +67,7 @@ OWNERS = {
     "onnx": {"training"},
     "bm25s": {"training"},
     "tensorboard": {"training"},
-    "bpr.training": {"training", "cli"},
+    "bpr.training": {"training", "cli", "compare/ablations.py"},
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "torch.hub.load", "torch.jit.load", "torch.package"}

@@ -349,6 +349,7 @@ class Counting:
     def __init__(self, folder: Path, fail_after: int | None = None) -> None:
         self._encoder = Encoder.open(folder)
         self.model, self.folder, self.engine = self._encoder.model, folder, self._encoder.engine
+        self.at_once = 7
         self.encoded = 0
         self._fail_after = fail_after
 
@@ -445,6 +446,15 @@ def test_encoding_tells_how_far_it_is(tmp_path: Path, path: Path, tiny_model: Pa
         done = [each for each in told if each[0] == "encoding passages"]
         assert done == [("encoding passages", rows, total) for rows in (0, 20, 40, 60, 80, 100, 120, 130)]
         assert told[-1] == ("publishing", 0, None)
+
+
+def test_a_part_is_encoded_piece_by_piece_and_says_so(path: Path, tiny_model: Path) -> None:
+    told: list[tuple] = []
+    encoder = Counting(tiny_model)
+    build(TEXTS, path, model=encoder, progress=lambda *each: told.append(each))
+    assert [rows for what, rows, _ in told if what == "encoding passages"] == [*range(0, 130, 7), 130]
+    with bundle.open(path) as opened:
+        assert np.array_equal(opened.array(SIGNS), pack(encoder._encoder.passages(PAIRS)))
 
 
 def test_a_flaw_in_the_last_line_is_found_before_anything_is_encoded(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpr import disk as disk_module
-from bpr.disk import BUFFER_BYTES, Disk, NotPlainFile, OutputFile, open_folder, open_plain, storage_error
+from bpr.disk import BUFFER_BYTES, Disk, NotPlainFile, OutputFile, open_folder, open_plain, replacing, storage_error
 from bpr.errors import InvalidInput, StorageError
 
 
@@ -291,3 +291,31 @@ def test_a_folder_that_fails_to_sync_is_reported(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(disk_module, "_to_the_device", refuse)
     with pytest.raises(StorageError, match="cannot flush the folder"):
         Disk().sync_folder(tmp_path)
+
+
+def test_files_take_their_places_together_or_not_at_all(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("before")
+    with pytest.raises(RuntimeError, match="stop"), replacing(old, new) as files:
+        files[0].write(b"half")
+        raise RuntimeError("stop")
+    assert (old.read_text(), [path.name for path in tmp_path.iterdir()]) == ("before", ["old"])
+    with replacing(old, new) as files:
+        for file in files:
+            file.write(b"after")
+        assert old.read_text() == "before"
+    assert (old.read_text(), new.read_text(), len([*tmp_path.iterdir()])) == ("after", "after", 2)
+
+
+def test_a_link_is_followed_and_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("before")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with replacing(tmp_path / "link") as [out]:
+        out.write(b"after")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "after"
+    with pytest.raises(InvalidInput, match="cannot take both"), replacing(tmp_path / "link", tmp_path / "real"):
+        pass
+    with pytest.raises(InvalidInput, match="is not a plain file"), replacing(tmp_path):
+        pass
+    with pytest.raises(StorageError, match="create the folder above it first"), replacing(tmp_path / "no" / "file"):
+        pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,7 +41,7 @@ from .transform import Transform
 # What the files of a bundle are called.
 SIGNS, MAGNITUDES = "signs.npy", "magnitudes.npy"
 MEAN, ROTATION, SCALES = "mean.npy", "rotation.npy", "scales.npy"
-PART_ROWS = 4096  # passages that are encoded together; after a kill at most so many are encoded again
+PART_ROWS = 4096  # passages whose codes are kept together; after a kill at most so many are encoded again
 
 Source: TypeAlias = str | Path | Iterable[Passage | Mapping[str, Any]]
 # Called with what is being done, how much of it is done, and how much there is (None: not known).
@@ -167,7 +167,7 @@ def _encoded(
 
     def encode() -> None:
         nonlocal done
-        keep(_codes_of(some, done, encoder, threads, parts))
+        keep(_codes_of(some, done, encoder, threads, parts, lambda rows: say("encoding passages", done + rows, total)))
         done += len(some)
         some.clear()
         say("encoding passages", done, total)
@@ -182,16 +182,26 @@ def _encoded(
 
 
 def _codes_of(
-    pairs: list[tuple[str, str]], first_row: int, encoder: Encodes, threads: int | None, parts: Parts
+    pairs: list[tuple[str, str]],
+    first_row: int,
+    encoder: Encodes,
+    threads: int | None,
+    parts: Parts,
+    say: Callable[[int], None],
 ) -> list[Codes]:
-    """The planes of these passages: uint8[n, bits/8] each."""
+    """The planes of these passages: uint8[n, bits/8] each. say: is told how many are encoded."""
     model, number = encoder.model, first_row // PART_ROWS
-    key = _part_key(pairs, encoder)
+    key = part_key(pairs, encoder)
     shape = (model.planes, len(pairs), model.bits // 8)
     kept = parts.get(number, key, shape[0] * shape[1] * shape[2])
     if kept is not None:
         return list(np.frombuffer(kept, np.uint8).reshape(shape))
-    vectors = finite(encoder.passages(pairs, threads=threads), first_row)
+    pieces = []
+    for first in range(0, len(pairs), encoder.at_once):  # the same as all at once: no text's vector depends on others
+        if first:
+            say(first)
+        pieces.append(encoder.passages(pairs[first : first + encoder.at_once], threads=threads))
+    vectors = finite(np.concatenate(pieces), first_row)
     codes = [pack(vectors)]
     if model.large is not None:
         codes.append(pack_largest(vectors, model.large))
@@ -199,7 +209,7 @@ def _codes_of(
     return codes
 
 
-def _part_key(pairs: list[tuple[str, str]], encoder: Encodes) -> bytes:
+def part_key(pairs: Sequence[tuple[str, str]], encoder: Encodes) -> bytes:
     """What the codes of a part depend on: its texts, the model, and what computes it."""
     key = hashlib.sha256(f"{encoder.model.fingerprint} {encoder.engine}\n".encode())
     for pair in pairs:

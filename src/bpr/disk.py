@@ -1,6 +1,6 @@
 """The seam between bpr and the operating system: every file operation of a writer is a method of `Disk`.
 
-Only bundle calls it. It knows paths, bytes and system calls, and nothing of what the bytes mean. All of a writer's
+It knows paths, bytes and system calls, and nothing of what the bytes mean. All of a writer's
 calls pass one gate, `Disk.system_call`, so that a test can put a simulated disk there; every refusal of the system
 leaves as a StorageError that names the file, the reason and what to do.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +268,39 @@ class OutputFile:
         if self._descriptor is None:
             raise InvalidInput(f"{self.path} is closed already: write inside its with block")
         return self._descriptor
+
+
+@contextmanager
+def replacing(*paths: str | os.PathLike[str]) -> Iterator[list[OutputFile]]:
+    """Files that take the place of `paths` when the block ends well; otherwise whatever was there stays.
+
+    A link is followed. Between the first and the last of several a crash can leave some old and some new ones.
+    """
+    targets = [_replaceable(path) for path in paths]
+    if len({*targets}) < len(targets):
+        raise InvalidInput(f"{targets[0]} cannot take both: give two names")
+    disk = Disk()
+    out: list[OutputFile] = []
+    try:
+        for target in targets:
+            out.append(OutputFile(disk, target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")))
+        yield out
+        for file in out:
+            file.finish()
+        for file, target in zip(out, targets, strict=True):
+            disk.replace(file.path, target)
+    except BaseException:
+        for file in out:
+            file.close()
+            if file.path.exists():
+                disk.remove_file(file.path)
+        raise
+    for folder in {target.parent for target in targets}:
+        disk.sync_folder(folder)
+
+
+def _replaceable(path: str | os.PathLike[str]) -> Path:
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise InvalidInput(f"{path} is not a plain file, so it cannot be replaced; choose another name")
+    return target

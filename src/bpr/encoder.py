@@ -32,6 +32,7 @@ from .model import Model
 # A text is cut to so many characters for each token that the model reads before it is tokenised: the rest is not read
 # anyway (a token of ordinary text has four or five characters), and a book must not take seconds to be cut up.
 CHARACTERS_PER_TOKEN = 64
+AT_ONCE = 64
 
 Ids: TypeAlias = NDArray[np.int64]
 Vectors: TypeAlias = NDArray[np.float32]
@@ -49,6 +50,11 @@ class Encodes(Protocol):
     @property
     def engine(self) -> str:
         """What computes the model: two engines may differ in bits that are within rounding of a threshold."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """Texts that a call should have to use the machine well; work is reported as often."""
         ...
 
     def questions(
@@ -186,6 +192,11 @@ class Encoder:
     def engine(self) -> str:
         """What computes passages, and the very graph that they go through."""
         return f"{self._graph('passage', 'vector').name} {self._files['passage.onnx']['sha256']}"
+
+    @property
+    def at_once(self) -> int:
+        """One text is one call on one thread: a few for each thread will do."""
+        return AT_ONCE
 
     def questions(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,9 +42,13 @@ def search(
     lap: called with "candidates" when the first stage has ended, for those who time it.
     """
     asked = questions if isinstance(questions, Questions) else Questions(questions)  # type: ignore[arg-type]
-    planes = index.planes
     if k < 1:
         raise InvalidInput(f"k must be at least 1, not {k}")
+    planes = index.planes
+    if index.scores_are_final or planes is None:  # one stage: candidates and rerank do not matter
+        how: dict[str, Any] = {"mask": mask, "threads": threads, "deadline": deadline, "cancel": cancel}
+        rows, found = index.candidates(asked, k, **how)
+        return Hits(rows, found.astype(np.float32, copy=False))
     if asked.vectors.shape[1] != planes.bits:
         raise InvalidInput(f"the questions have {asked.vectors.shape[1]} dimensions, the index has {planes.bits} bits")
     limits = Limits(threads, deadline, cancel)
@@ -63,8 +68,6 @@ def search(
     rows, found = index.candidates(asked, candidates, mask=mask, threads=threads, deadline=deadline, cancel=cancel)
     if lap is not None:
         lap("candidates")
-    if index.scores_are_final:
-        return Hits(rows[:, :k].copy(), found[:, :k].astype(np.float32))
     if not rerank:
         return Hits(rows[:, :k].copy(), (planes.bits - 2 * found[:, :k]).astype(np.float32))
 

@@ -201,6 +201,21 @@ def print_validation(runs: Sequence[Mapping[str, Any]], best: Mapping[str, Any])
     _print_grid(lines, justify="right")
 
 
+def print_evaluation(report: Mapping[str, Any]) -> None:
+    """What `bpr evaluate` measured: each figure with its interval, and its difference to another run's."""
+    against, asked = report["against"], report["asked"]
+    lines = [("", "%", "95 % interval", *(() if against is None else ("difference", "95 % interval", "p")))]
+    for name, found in report["measures"].items():
+        judged = "" if found["questions"] == asked else f", of {found['questions']:,}"
+        line = [name + judged, f"{found['mean']:.2f}", f"{found['low']:.2f} to {found['high']:.2f}"]
+        if (more := found.get("difference")) is not None:
+            line += [f"{more['mean']:+.2f}", f"{more['low']:+.2f} to {more['high']:+.2f}", f"{more['p']:.4f}"]
+        lines.append(tuple(line))
+    _print_grid(lines, justify="right")
+    compared = "" if against is None else f"; difference: to {plain(against)}, question by question"
+    _console().print(f"{count(asked, 'question')}, {count(report['rows'], 'passage')}{compared}", soft_wrap=True)
+
+
 def print_export(made: Iterable[tuple[str, int, float]]) -> None:
     """Each exported encoder: its side, its bytes, and the share of its sign bits that the float weights give too."""
     rows = [(f"{side}.onnx", size(bytes), f"{agreement:.2%}") for side, bytes, agreement in made]
@@ -287,6 +302,20 @@ def _print_histogram(console: Console, distances: Distances) -> None:
 def _bar(share: float, room: int) -> str:
     full, eighths = divmod(round(8 * room * share), 8)
     return "█" * full + _EIGHTHS[eighths]
+
+
+def print_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
+    """Lines below a head. What is too wide for the terminal goes on below, with the first column again."""
+    console = _console()
+    wide = [max(cell_len(row[number]) for row in rows) + 2 for number in range(len(rows[0]))]
+    console.print(Text(plain(title), "bold"), soft_wrap=True)
+    first = 1
+    while first < len(wide):
+        last = first + 1
+        while last < len(wide) and wide[0] + sum(wide[first : last + 1]) <= console.width:
+            last += 1
+        _print_grid([(plain(row[0]), *row[first:last]) for row in rows], justify="right")
+        first = last
 
 
 def _print_grid(rows: Iterable[tuple[str, ...]], justify: Literal["left", "right"] = "left") -> None:

@@ -1,6 +1,6 @@
-"""Text files, plain or packed, as numbered lines and as records: what passages.py and documents.py read from.
+"""Text files, plain or packed, as numbered lines and as records: what every reader of text reads from.
 
-Called by those two only. Knows files and their formats, not passages: a record is a dict, whatever its keys mean.
+Knows files and their formats, not passages: a record is a dict, whatever its keys mean.
 Everything here is streamed in flat memory, and every error names the file and the line.
 """
 
@@ -76,7 +76,7 @@ def parse_objects(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tupl
 
 def parse_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a TSV as dicts by the header's names, each with the number of the line that it begins on."""
-    rows = _split_rows(path, lines)
+    rows = split_rows(path, lines)
     first_line, header = next(rows, (1, ["id", "text"]))
     columns = [name.strip().lower() for name in header]
     found = f"found {', '.join(map(repr, header))}"
@@ -96,7 +96,7 @@ def parse_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[i
         yield number, dict(zip(columns, row, strict=True))
 
 
-def _split_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+def split_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not blank, each with the number of its first line. Quotes are csv's, as in DPR's file.
 
     Strictly so: the lenient reader makes one passage of all the text from a stray quote to the next, and says nothing.

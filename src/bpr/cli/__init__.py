@@ -12,8 +12,10 @@ import os
 import sys
 
 from . import bundles as bundles
+from . import compare as compare
 from . import convert as convert
 from . import demo as demo
+from . import evaluate as evaluate
 from . import mine as mine
 from . import training as training
 from .common import app, ending

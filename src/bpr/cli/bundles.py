@@ -189,12 +189,12 @@ def search(
     """Find the best passages for each question."""
     if bool(questions) == (vectors is not None):
         raise typer.BadParameter("ask in words or with --vectors Q.npy, one of the two", param_hint="'QUESTION...'")
-    wanted = _candidates(candidates, no_rerank)
+    wanted = candidates_of(candidates, no_rerank)
     from .. import retriever, terminal
 
     shown = not (quiet or sys.stdout.isatty())  # on a terminal the results are progress enough
     with retriever.open(name, model=model) as opened, terminal.bars(shown) as say:
-        asked: Any = questions if vectors is None else _load_questions(vectors)
+        asked: Any = questions if vectors is None else load_questions(vectors)
         for first in range(0, len(asked), QUESTIONS_AT_ONCE):
             some = asked[first : first + QUESTIONS_AT_ONCE]
             given = {"question": some} if vectors is None else {"vectors": some}
@@ -287,7 +287,8 @@ def _encoder(model: Path | str, device: Device) -> Encodes:
     return TorchEncoder.open(model, device.value)
 
 
-def _candidates(text: str | None, no_rerank: bool) -> int | Literal["all"] | None:
+def candidates_of(text: str | None, no_rerank: bool) -> int | Literal["all"] | None:
+    """What --candidates says."""
     if text is None:
         return None
     if text == "all":
@@ -316,7 +317,7 @@ def _write_stdout(passages: Iterable[Passage]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _load_questions(path: Path) -> Floats:
+def load_questions(path: Path) -> Floats:
     """float[q, dimensions]; an array of one axis is one question."""
     import numpy as np
 

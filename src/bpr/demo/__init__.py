@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,7 @@ import numpy as np
 from ..answers import Answers
 from ..builder import Progress, build
 from ..disk import storage_error
-from ..encoder import Encodes, Vectors
-from ..kernels import Cancel
+from ..encoder import Encodes
 from ..parts import Parts
 from ..records import Hit
 from ..retriever import Retriever, Timings
@@ -30,7 +29,6 @@ from ..textfiles import read_records
 
 HOME = Path(__file__).parent
 PASSAGES, QUESTIONS = HOME / "passages.jsonl.xz", HOME / "questions.jsonl.xz"
-AT_ONCE = 64  # texts between two moves of a progress bar
 TOP = (1, 20, 100)
 
 # Asked one by one: questions of the sample, chosen for variety. The last one is not easy: the passage that
@@ -98,7 +96,7 @@ def index(path: Path, encoder: Encodes, say: Progress, threads: int | None = Non
     """Build the sample's bundle; the seconds that it took."""
     began = time.perf_counter()
     try:
-        build(PASSAGES, path, model=_Watched(encoder, say), threads=threads, progress=say)
+        build(PASSAGES, path, model=encoder, threads=threads, progress=say)
     except KeyboardInterrupt:  # of a long build they would be kept, for the next try; a look leaves nothing behind
         Parts(path).remove()
         raise
@@ -131,41 +129,15 @@ def recall(opened: Retriever, asked: Sequence[Question], say: Progress, threads:
     """All the questions in one batch."""
     began = time.perf_counter()
     texts = [each.question for each in asked]
-    vectors = _in_pieces(lambda some: opened.encoder.questions(some, threads=threads), texts, "encoding questions", say)
+    pieces = []
+    step = opened.encoder.at_once
+    for first in range(0, len(texts), step):
+        pieces.append(opened.encoder.questions(texts[first : first + step], threads=threads))
+        say("encoding questions", min(first + step, len(texts)), len(texts))
+    vectors = np.concatenate(pieces)
     encoded = time.perf_counter()
     found = opened.rank(vectors, k=min(max(TOP), len(opened)), threads=threads).rows
     ended = time.perf_counter()
     right = found == np.array([each.row for each in asked])[:, None]  # bool[q, k]: rows are the sample's order
     shares = {k: float(right[:, :k].any(axis=1).mean()) for k in TOP}
     return Recall(len(asked), shares, encoded - began, ended - encoded)
-
-
-class _Watched:
-    """An encoder that says how far it is; to the builder the whole sample is one part, done or not done."""
-
-    def __init__(self, encoder: Encodes, say: Progress) -> None:
-        self.model, self.engine, self.questions = encoder.model, encoder.engine, encoder.questions
-        self.folder = getattr(encoder, "folder", None)  # the bundle remembers it
-        self._encoder, self._say = encoder, say
-
-    def passages(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        threads: int | None = None,
-        deadline: float | None = None,
-        cancel: Cancel | None = None,
-    ) -> Vectors:
-        def encode(some: Sequence[tuple[str, str]]) -> Vectors:
-            return self._encoder.passages(some, threads=threads, deadline=deadline, cancel=cancel)
-
-        return _in_pieces(encode, pairs, "encoding passages", self._say)
-
-
-def _in_pieces(encode: Callable[[Sequence[Any]], Vectors], texts: Sequence[Any], what: str, say: Progress) -> Vectors:
-    """The same as all at once: no text's vector depends on its neighbours."""
-    vectors = []
-    for first in range(0, len(texts), AT_ONCE):
-        vectors.append(encode(texts[first : first + AT_ONCE]))
-        say(what, min(first + AT_ONCE, len(texts)), len(texts))
-    return np.concatenate(vectors)

@@ -72,8 +72,8 @@ class Index(Protocol):
     """Proposes candidates. Rows are passage numbers, 0 to len(index) − 1."""
 
     @property
-    def planes(self) -> Planes:
-        """The bits that stages.py scores candidates with."""
+    def planes(self) -> Planes | None:
+        """The bits that stages.py scores candidates with; None where scores are final and there are no bits."""
         ...
 
     @property

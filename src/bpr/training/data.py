@@ -20,18 +20,18 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ..disk import Disk, OutputFile
+from ..disk import replacing
 from ..errors import InvalidInput
+from ..layouts import string_of, strings_of
 from ..passages import to_line
 from ..records import Passage
-from ..textfiles import PACKED_TYPES, check_string, kind, parse_objects, read_lines
+from ..textfiles import PACKED_TYPES, parse_objects, read_lines
 
 if TYPE_CHECKING:
     from ..builder import Progress
@@ -97,7 +97,7 @@ def to_example(record: Mapping[str, Any]) -> Example:
 def write_examples(path: PathLike, examples: Iterable[Example]) -> int:
     """Write the examples to a JSONL file, all or nothing; how many there were."""
     count = 0
-    with _replacing(path) as [out]:
+    with replacing(_unpacked(path)) as [out]:
         for count, example in enumerate(examples, 1):
             out.write(_line(example, count))
     return count
@@ -138,7 +138,7 @@ def write_converted(
     """Write passages and examples to two JSONL files, both or neither, in flat memory."""
     say = progress or (lambda what, done, total: None)
     counts = {Passage: 0, Example: 0}
-    with _replacing(passages, examples) as files:
+    with replacing(_unpacked(passages), _unpacked(examples)) as files:
         out = dict(zip(counts, files, strict=True))
         for done, item in enumerate(items):
             counts[type(item)] += 1
@@ -158,39 +158,12 @@ def _line(item: Item, number: int) -> bytes:
         raise InvalidInput(f"{type(item).__name__.lower()} {number} cannot be written: {flaw}") from None
 
 
-@contextmanager
-def _replacing(*paths: PathLike) -> Iterator[list[OutputFile]]:
-    """Files that take the place of `paths` when the block ends well; otherwise whatever was there stays."""
-    targets = [_target(path) for path in paths]
-    if len({*targets}) < len(targets):
-        raise InvalidInput(f"{targets[0]} cannot take both: give two names")
-    disk = Disk()
-    out: list[OutputFile] = []
-    try:
-        for target in targets:
-            out.append(OutputFile(disk, target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")))
-        yield out
-        for file in out:
-            file.finish()
-        for file, target in zip(out, targets, strict=True):
-            disk.replace(file.path, target)
-    except BaseException:
-        for file in out:
-            file.close()
-            if file.path.exists():
-                disk.remove_file(file.path)
-        raise
-    for folder in {target.parent for target in targets}:
-        disk.sync_folder(folder)
-
-
-def _target(path: PathLike) -> Path:
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        raise InvalidInput(f"{path} is not a plain file, so it cannot be replaced; choose another name")
-    if target.suffix.lower() in PACKED_TYPES:
-        raise InvalidInput(f"{path}: this is written unpacked; leave out {target.suffix} and pack the file later")
-    return target
+def _unpacked(path: PathLike) -> PathLike:
+    """The path, which must not ask for a packed file."""
+    suffix = Path(path).suffix
+    if suffix.lower() in PACKED_TYPES:
+        raise InvalidInput(f"{path}: this is written unpacked; leave out {suffix} and pack the file later")
+    return path
 
 
 # ── Records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,33 +196,3 @@ def line_records(
         with careful.at(str(source)):
             for _, record in parse_objects(source, [(number, line)]):
                 yield f"{source}, line {number}", record
-
-
-def _field(record: Any, key: str, default: Any) -> Any:
-    if not isinstance(record, Mapping):
-        raise ValueError(f"must be a JSON object, not {kind(record)}")
-    value = record.get(key)
-    value = default if value is None else value
-    if value is None:
-        raise ValueError(f'"{key}" is missing')
-    return value
-
-
-def string_of(record: Any, key: str, default: str | None = None) -> str:
-    """A field of a record as a string that UTF-8 can hold; a ValueError says what else it is."""
-    value = _field(record, key, default)
-    check_string(key, value)
-    return str(value)
-
-
-def list_of(record: Any, key: str, default: list[Any] | None = None) -> list[Any]:
-    """A field of a record as a list; a ValueError says what else it is."""
-    value = _field(record, key, default)
-    if not isinstance(value, list):
-        raise ValueError(f'"{key}" must be a list, not {kind(value)}')
-    return value
-
-
-def strings_of(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """A field of a record as strings, none where it is missing; a ValueError says what else it is."""
-    return tuple(string_of({key: value}, key) for value in list_of(record, key, []))

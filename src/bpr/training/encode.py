@@ -22,6 +22,7 @@ from .tower import Side, Tower, load_tower
 
 # Tokens in a batch, padding included: enough to fill the device, little enough for its memory.
 BATCH_TOKENS = {"cuda": 1 << 17, "cpu": 1 << 12}
+AT_ONCE = 4096
 ROUND_LENGTH = 8  # a batch's length is a multiple of it, as the tensor cores like it
 
 
@@ -59,6 +60,11 @@ class TorchEncoder:
     def engine(self) -> str:
         """Torch, and where it runs."""
         return f"torch {self._device.type} {self._type}"
+
+    @property
+    def at_once(self) -> int:
+        """Batches are of texts of like length: the more there are to choose from, the less is padded."""
+        return AT_ONCE
 
     def questions(
         self,

@@ -16,10 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidInput
+from ..layouts import (
+    beir_judgement,
+    judgement_lines,
+    list_of,
+    packed_or_not,
+    squad_answers,
+    squad_articles,
+    squad_id,
+    string_of,
+    strings_of,
+)
 from ..passages import to_passage
 from ..records import Passage
-from ..textfiles import PACKED_TYPES, kind, read_lines
-from .data import Careful, Example, Item, OnSkip, PathLike, line_records, list_of, string_of, strings_of, to_example
+from ..textfiles import kind, read_lines
+from .data import Careful, Example, Item, OnSkip, PathLike, line_records, to_example
 
 PIECE = 1 << 20  # characters of a JSON array that are taken apart at a time
 LONGEST_ITEM = 64 << 20  # characters of an item of such an array: beyond this its end is not coming
@@ -34,17 +45,12 @@ def squad(path: PathLike, prefix: str = "", *, skip_bad: bool = False, on_skip: 
     The group is the article's title. The file is read as a whole, into about four times its size of memory.
     """
     source, careful = Path(path), Careful(skip_bad, on_skip)
-    try:
-        whole = json.loads("".join(line for _, line in read_lines(source)))
-        articles = list_of(whole, "data")
-    except (ValueError, RecursionError) as flaw:
-        raise InvalidInput(f"{source} is not JSON in SQuAD's layout: {flaw}") from None
-    for number, article in enumerate(articles):
+    for number, article in enumerate(squad_articles(source)):
         where = f"{source}, article {number}"
         with careful.at(where):
             title = string_of(article, "title", "").replace("_", " ").strip()
             for inner, paragraph in enumerate(list_of(article, "paragraphs")):
-                passage_id = f"{prefix}{number}-{inner}"
+                passage_id = squad_id(prefix, number, inner)
                 with careful.at(f"{where}, paragraph {inner}"):
                     passage = to_passage({"id": passage_id, "title": title, "text": string_of(paragraph, "context")})
                     questions = list_of(paragraph, "qas")
@@ -56,10 +62,7 @@ def _squad_examples(questions: list[Any], passage: Passage, where: str, careful:
     article = passage.id.rpartition("-")[0]
     for number, question in enumerate(questions):
         with careful.at(f"{where}, question {number}"):
-            answers = list(dict.fromkeys(string_of(answer, "text") for answer in list_of(question, "answers")))
-            if not answers:
-                raise ValueError("no answers; what cannot be answered (as in SQuAD 2.0) teaches a retriever nothing")
-            facts = {"question": string_of(question, "question"), "answers": answers}
+            facts = {"question": string_of(question, "question"), "answers": squad_answers(question)}
             yield to_example({**facts, "positives": [passage.id], "group": passage.title or article})
 
 
@@ -80,8 +83,8 @@ def beir(
     first positive, so that questions about one document stay together.
     """
     home, careful = Path(folder), Careful(skip_bad, on_skip)
-    corpus, queries = _packed_or_not(home / "corpus.jsonl"), _packed_or_not(home / "queries.jsonl")
-    judgements = _packed_or_not(home / "qrels" / f"{split}.tsv", home / "qrels.tsv")
+    corpus, queries = packed_or_not(home / "corpus.jsonl"), packed_or_not(home / "queries.jsonl")
+    judgements = packed_or_not(home / "qrels" / f"{split}.tsv", home / "qrels.tsv")
     known: set[str] = set()
     for where, record in line_records(corpus, read_lines(corpus), careful):
         with careful.at(where):
@@ -104,27 +107,13 @@ def beir(
 
 def _beir_judgements(source: Path, known: set[str], careful: Careful) -> Iterator[tuple[str, str]]:
     """Each (question id, document id) that is judged 1 or more."""
-    for number, line in read_lines(source):
-        columns = line.rstrip("\r\n").split("\t")
-        if not line.strip() or (number == 1 and not columns[-1].strip().isdecimal()):  # the header
-            continue
-        with careful.at(f"{source}, line {number}"):
-            if len(columns) != 3 or not columns[2].strip().removeprefix("-").isdecimal():
-                raise ValueError(
-                    f"must be question id, document id and a whole number, with tabs between: {line!r:.200}"
-                )
-            if columns[1] not in known:
-                raise ValueError(f"the corpus has no document {columns[1]!r}")
-            if int(columns[2]) > 0:
-                yield columns[0], columns[1]
-
-
-def _packed_or_not(*paths: Path) -> Path:
-    for path in paths:
-        for candidate in (path, *(path.with_name(path.name + suffix) for suffix in PACKED_TYPES)):
-            if candidate.is_file():
-                return candidate
-    raise InvalidInput(f"there is no {' or '.join(map(str, paths))}; BEIR's layout has it")
+    for where, line in judgement_lines(source):
+        with careful.at(where):
+            question_id, document_id, grade = beir_judgement(line)
+            if document_id not in known:
+                raise ValueError(f"the corpus has no document {document_id!r}")
+            if grade > 0:
+                yield question_id, document_id
 
 
 # ── DPR ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

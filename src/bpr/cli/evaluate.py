@@ -1,0 +1,178 @@
+"""The verb `bpr evaluate`: how often a bundle finds what answers a question, and how sure one can be of it.
+
+It turns options into calls, and what comes back into lines. Registered by being imported (cli/__init__.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .bundles import Candidates, NoRerank, SameModel, candidates_of, load_questions
+from .common import Bundle, Json, Quiet, Threads, verb
+
+if TYPE_CHECKING:
+    from ..questions import Question
+    from ..retriever import Retriever
+    from ..runs import Folder, Run
+
+# ── Options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Kind(str, Enum):
+    """The layouts of questions.py."""
+
+    dpr_tsv = "dpr-tsv"
+    jsonl = "jsonl"
+    nq_open = "nq-open"
+    squad = "squad"
+    beir = "beir"
+    trec = "trec"
+
+
+Asked = Annotated[
+    Path, typer.Argument(metavar="QA", help="Questions with answers or judgements; a folder, where they are BEIR's.")
+]
+AsKind = Annotated[Kind | None, typer.Option("--kind", help="The layout of QA.  [default: recognised]")]
+Regex = Annotated[bool, typer.Option("--regex", help="The answers are regular expressions, as CuratedTREC's are.")]
+Prefix = Annotated[str, typer.Option("--prefix", help="Goes before the gold passages' ids, as in bpr convert.")]
+Split = Annotated[
+    str | None,
+    typer.Option("--split", help="With beir: whose judgements to take.  [default: test, dev or train]"),
+]
+Judgements = Annotated[
+    Path | None, typer.Option("--qrels", metavar="FILE", help="With trec: the judgements, TREC's or BEIR's.")
+]
+Top = Annotated[
+    list[int] | None, typer.Option("-k", min=1, help="Measure top k. Repeatable.  [default: 1, 5, 20, 100]")
+]
+QuestionVectors = Annotated[
+    Path | None,
+    typer.Option(
+        "--vectors", metavar="Q.npy", help="Of your own encoder, one for each question: float[q, dimensions]."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FOLDER", help="Write results.json, DPR's results, a TREC run and a plot there."
+    ),
+]
+Contexts = Annotated[
+    int | None,
+    typer.Option("--contexts", min=1, help="Passages of a question in DPR's results.  [default: all that were found]"),
+]
+Against = Annotated[
+    Path | None,
+    typer.Option("--against", metavar="RUN", help="Compare with another run's --output, question by question."),
+]
+
+
+# ── The verb ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb(
+    "evaluate wiki.bpr nq-test.qa.csv",
+    "evaluate squad.bpr dev-v1.1.json --prefix dev- -o runs/mini",
+    "evaluate other.bpr dev-v1.1.json --prefix dev- -k 1 -k 100 --against runs/mini",
+)
+def evaluate(
+    name: Bundle,
+    questions: Asked,
+    kind: AsKind = None,
+    regex: Regex = False,
+    prefix: Prefix = "",
+    split: Split = None,
+    qrels: Judgements = None,
+    k: Top = None,
+    model: SameModel = None,
+    vectors: QuestionVectors = None,
+    candidates: Candidates = None,
+    no_rerank: NoRerank = False,
+    output: Output = None,
+    contexts: Contexts = None,
+    against: Against = None,
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure how often a bundle finds what answers a question.
+
+    A passage is right if an answer stands in it (top k, answer), or if it is a gold passage of the question (top k,
+    gold; MRR@10, nDCG@10). Each figure comes with its 95 % interval.
+    """
+    if contexts is not None and output is None:
+        raise typer.BadParameter("it goes with --output", param_hint="'--contexts'")
+    wanted = candidates_of(candidates, no_rerank)
+    from .. import retriever, runs, terminal
+    from ..questions import read_questions
+
+    asked = read_questions(questions, kind and kind.value, regex=regex, prefix=prefix, split=split, qrels=qrels)
+    other = None if against is None else runs.load(against, asked, regex)
+    given = None if vectors is None else load_questions(vectors)
+    with retriever.open(name, model=model) as opened, terminal.bars(not quiet) as say:
+        ks = sorted({*k}) if k else [each for each in runs.TOP if each <= len(opened)]
+        depth = runs.depth_for(ks, len(opened), wanted)
+        warnings = _warnings(asked, opened, output)
+        how: dict[str, Any] = {"candidates": wanted, "rerank": not no_rerank, "threads": threads, "vectors": given}
+        with _folder(output, contexts) as folder:
+            watch = None if folder is None else folder.watch
+            run = runs.evaluate(opened, asked, depth, regex=regex, watch=watch, progress=say, **how)
+            facts = {"bundle": str(name), "questions": str(questions), "against": against and str(against)}
+            search = {"candidates": wanted or max(opened.candidates, depth), "rerank": not no_rerank}
+            size = {"rows": len(opened), "model": opened.info["model"], "asked": len(asked)}
+            report = {**facts, **size, **search, "measures": run.summary(asked, ks, other), "warnings": warnings}
+            if folder is not None:
+                folder.finish({**report, **runs.to_dict(run, asked, regex)}, _plots(run, other, asked, report))
+    if as_json:
+        terminal.print_json(report)
+        return
+    for each in () if quiet else warnings:
+        terminal.message(f"warning: {each}", "yellow")
+    terminal.print_evaluation(report)
+
+
+# ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _folder(output: Path | None, contexts: int | None) -> Iterator[Folder | None]:
+    """Where the files of the run go, if anywhere."""
+    from .. import plots, runs
+
+    if output is None:
+        yield None
+        return
+    drawings = [f"recall.{each}" for each in plots.TYPES] if plots.available() else []
+    with runs.writing(output, drawings, contexts) as folder:
+        yield folder
+
+
+def _warnings(asked: Sequence[Question], opened: Retriever, output: Path | None) -> list[str]:
+    """What the figures cannot tell, in sentences."""
+    from .. import evaluation, plots, runs
+
+    advice = "pip install 'binary-passage-retriever[eval]'"
+    found = [runs.missing_gold(asked, opened)]
+    if any(question.gold for question in asked) and not evaluation.has_ndcg():
+        found.append(f"nDCG is left out: it needs ir-measures, {advice}")
+    if output is not None and not plots.available():
+        found.append(f"nothing is drawn: that needs matplotlib, {advice}")
+    return [each for each in found if each]
+
+
+def _plots(run: Run, other: Run | None, asked: Sequence[Question], report: Mapping[str, Any]) -> dict[str, bytes]:
+    """recall@k as files, by their names."""
+    from .. import plots
+
+    if not plots.available():
+        return {}
+    theirs = {} if other is None else other.curves(asked)
+    dashed = {f"{name}, {report['against']}": curve for name, curve in theirs.items()}
+    drawn = plots.recall_at_k(run.curves(asked), dashed, f"{Path(report['bundle']).name}, {len(asked):,} questions")
+    return {f"recall.{kind}": content for kind, content in drawn.items()}

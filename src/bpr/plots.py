@@ -1,0 +1,77 @@
+"""Drawings of measurements, as PNG and SVG. The only importer of matplotlib (extra `eval`).
+
+The command line calls it with numbers; it must not know how they came about. Figures are made without pyplot, so
+nothing outside is changed, and the same numbers give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TYPES = ("png", "svg")
+TICKS = [digit * 10**power for power in range(5) for digit in (1, 2, 5)]
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+Curves: TypeAlias = Mapping[str, NDArray[np.float64]]
+
+
+def recall_at_k(curves: Curves, dashed: Curves, title: str = "") -> dict[str, bytes]:
+    """recall@k over k, by file type. curves: float[depth] in percent, by name; dashed: what they are compared with."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for style, group in (("-", curves), ("--", dashed)):
+        for name, values in group.items():
+            axes.plot(np.arange(1, len(values) + 1), values, style, label=name)
+    axes.set(xscale="log", xlabel="k", ylabel="recall@k, %", title=title, ylim=(None, 101))
+    depth = max(map(len, curves.values()))
+    axes.set_xticks([k for k in TICKS if k <= depth], labels=[f"{k:,}" for k in TICKS if k <= depth])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    return _files(figure)
+
+
+def _files(figure: Figure) -> dict[str, bytes]:
+    """The same numbers give the same bytes."""
+    from matplotlib import rc_context
+
+    drawn = {}
+    with rc_context({"svg.hashsalt": "bpr"}):
+        for kind in TYPES:
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {"Software": None})
+            drawn[kind] = file.getvalue()
+    return drawn
+
+
+def points(places: Mapping[str, tuple[float, float]], bold: Collection[str], across: str, up: str) -> dict[str, bytes]:
+    """Systems by what they cost (a logarithmic axis) and what they find, by file type. bold: those that stand out."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, (x, y)) in enumerate(places.items()):
+        shape, size = ("o", 8) if name in bold else ("s", 6)
+        axes.plot([x], [y], shape, color=f"C{number}", markersize=size, linestyle="none", label=name)
+    axes.set(xscale="log", xlabel=across, ylabel=up)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(x=0.1)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize="small")
+    return _files(figure)
