@@ -36,7 +36,7 @@ from tiny_models import PIECES, SPECIAL, WORDS, backbone, make_model, write_toke
 pytest.importorskip("torch")
 
 GUIDE = (Path(__file__).parent.parent / "docs" / "training.md").read_text(encoding="utf-8")
-CONVERTERS = ("convert squad", "convert beir", "convert dpr", "convert checkpoint")
+CONVERTERS = ("convert squad", "convert beir", "convert dpr", "convert checkpoint", "convert encoder")
 VERBS = (*CONVERTERS, "mine", "train", "export", "average")
 ARTICLES, PARAGRAPHS, QUESTIONS = 20, 3, 2
 
@@ -307,6 +307,8 @@ def test_foreign_weights_become_models(guide):
     assert (authors.name, authors.bits, authors.question_length, authors.token_types) == ("bpr_nq", 64, 20, True)
     assert (facebook.name, facebook.bits, facebook.token_types) == ("dpr-nq", 64, False)
     assert said_by(guide, "bpr convert checkpoint bpr_nq.ckpt").err.startswith("bpr-nq: 64 bits; `bpr export bpr-nq`")
+    minilm, _ = models.load(guide.folder / "minilm")
+    assert (minilm.name, minilm.pooling, minilm.normalize, minilm.shared) == ("all-MiniLM-L6-v2", "mean", True, True)
 
 
 def test_the_guide_s_recipe_is_one(tmp_path):
@@ -602,6 +604,7 @@ BOTH = "--passages squad/passages.jsonl --examples squad/examples.jsonl"
         ("convert dpr train-v1.1.json -o new", "positive_ctxs"),
         ("convert beir squad -o new", "corpus.jsonl"),
         ("convert checkpoint nothing.ckpt --tokenizer all-MiniLM-L6-v2 -o new", "there is no such file"),
+        ("convert encoder all-MiniLM-L6-v2 -o new", "give the pooling"),
         ("convert checkpoint recipe.toml --tokenizer all-MiniLM-L6-v2 -o new", "cannot be read as plain weights"),
         ("convert checkpoint squad dev --family bpr -o new", "squad has neither model.safetensors nor"),
         ("mine squad/examples.jsonl squad/passages.jsonl -o new", "is no field of an example"),

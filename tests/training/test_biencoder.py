@@ -287,8 +287,15 @@ def test_only_what_the_teacher_has_scored_is_compared() -> None:
         theirs, ours = teacher[q, columns].softmax(0), scores[q, columns].log_softmax(0)
         rows.append((theirs * (theirs.log() - ours)).sum())
     torch.testing.assert_close(loss, torch.stack(rows).mean())
+    silent = replace(BATCH, teacher=teacher, weight=torch.tensor([1.0, 0.0, 0.0, 1.0]))  # pairs without own losses
+    torch.testing.assert_close(divergence(scores, silent), loss)
     nobody = replace(BATCH, teacher=torch.full((4, 8), -math.inf))
     assert float(divergence(scores.detach(), nobody)) == 0
+
+
+def test_a_model_may_learn_from_its_teacher_alone() -> None:
+    parts = losses(Objective(candidates="off", rerank=False, distill=1.0), TEACHER)
+    assert set(parts) == {"distill"} and float(parts["distill"]) > 0
 
 
 # ── Penalties and prefixes ───────────────────────────────────────────────────────────────────────────────────────────

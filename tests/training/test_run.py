@@ -126,7 +126,7 @@ def test_a_second_run_may_take_the_place_of_a_model(toy: Toy, tmp_path: Path) ->
 
 
 def test_frozen_embeddings_stay(toy: Toy, tmp_path: Path) -> None:
-    toy.train(toy.recipe(freeze_embeddings=True), tmp_path / "out")
+    toy.train(toy.recipe(freeze="embeddings"), tmp_path / "out")
     name = "embeddings.word_embeddings.weight"
     start, body = (
         load_file(toy.start / "model.safetensors"),
@@ -134,6 +134,17 @@ def test_frozen_embeddings_stay(toy: Toy, tmp_path: Path) -> None:
     )
     assert torch.equal(body[name], start[name])
     assert not torch.equal(body["embeddings.LayerNorm.weight"], start["embeddings.LayerNorm.weight"])
+
+
+def test_frozen_encoders_stay_and_projections_learn(toy: Toy, tmp_path: Path) -> None:
+    toy.train(toy.recipe(freeze="encoders", project=True, learning_rate=1e-2), tmp_path / "out")
+    toy.train(toy.recipe(freeze="encoders", project=True, learning_rate=0.0), tmp_path / "same")
+    start = load_file(toy.start / "model.safetensors")
+    for side in ("question", "passage"):
+        body = load_file(tmp_path / f"out/{side}_encoder/model.safetensors")
+        assert body and all(torch.equal(body[name], start[name]) for name in body)
+        learned, fresh = (load_file(tmp_path / f"{name}/{side}_encoder/head.safetensors") for name in ("out", "same"))
+        assert not torch.equal(learned["projection.weight"], fresh["projection.weight"])
 
 
 # ── Resume ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -342,6 +353,7 @@ def test_a_sweep_that_cannot_choose(toy: Toy, tmp_path: Path) -> None:
         ({"objective.distill": "1"}, "objective.distill needs a teacher"),
         ({"diet.neighbours": "1"}, "diet.neighbours come with made-up pairs"),
         ({"shared": "true", "question_bias": "false"}, "question_bias = false needs two"),
+        ({"freeze": "encoders", "bits": "0", "project": "false"}, "leaves nothing to learn without a projection"),
         ({"accumulate": "3"}, "batch = 16 must be a multiple of 3"),
         ({"batch": "4096"}, "questions over all epochs are not one batch of 4096"),
         ({"objective.nested": "[128]"}, "the model has 64 bits"),

@@ -16,6 +16,7 @@ import typer
 from .common import Json, NewModel, Quiet, app, train_extra, verb
 
 if TYPE_CHECKING:
+    from ..model import Model
     from ..training.data import Item
 
 PASSAGES, EXAMPLES = "passages.jsonl", "examples.jsonl"
@@ -69,6 +70,26 @@ BaseConfig = Annotated[
 Trained = Annotated[
     Family | None,
     typer.Option("--family", help="Of two folders: bpr (castorini/bpr-nq-*) or dpr (facebook/dpr-*)."),
+]
+OneFolder = Annotated[Path, typer.Argument(metavar="SOURCE", help="The folder of a BERT, its tokenizer in it.")]
+
+
+class Pooling(str, Enum):
+    """How a text's tokens become one vector."""
+
+    cls = "cls"
+    mean = "mean"
+
+
+Pools = Annotated[
+    Pooling | None, typer.Option("--pooling", help="How tokens become one vector.  [default: what the folder says]")
+]
+Normalizes = Annotated[
+    bool | None,
+    typer.Option("--normalize/--no-normalize", help="Bring vectors to length 1.  [default: what the folder says]"),
+]
+Length = Annotated[
+    int | None, typer.Option("--length", min=8, help="Tokens that are read.  [default: what the folder says, or 256]")
 ]
 Name = Annotated[str | None, typer.Option("--name", help="The model's name.  [default: that of the file or folder]")]
 
@@ -159,14 +180,53 @@ def checkpoint(
             model = converting.folders(
                 question, passage, output, family=family.value, tokenizer=tokenizer, name=name, progress=say
             )
+    _tell(model, output, as_json, quiet)
+
+
+@verb("convert encoder all-MiniLM-L6-v2/ -o minilm", group=convert)
+def encoder(
+    source: OneFolder,
+    output: NewModel,
+    pooling: Pools = None,
+    normalize: Normalizes = None,
+    length: Length = None,
+    name: Name = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a model of a BERT for sentences.
+
+    A folder of sentence-transformers says how it pools; of another one, say it yourself. Only weights are read, by a
+    list of known names. What comes out is a float model, for `bpr export`, and for `bpr train` to start from.
+    """
+    from .. import terminal
+
+    with train_extra():
+        from ..training import sentences
+    with terminal.bars(not quiet) as say:
+        model = sentences.encoder(
+            source,
+            output,
+            pooling=None if pooling is None else pooling.value,
+            normalize=normalize,
+            length=length,
+            name=name,
+            progress=say,
+        )
+    _tell(model, output, as_json, quiet)
+
+
+# ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _tell(model: Model, output: Path, as_json: bool, quiet: bool) -> None:
+    from .. import terminal
+
     if as_json:
         facts = {"model": str(output), "name": model.name, "bits": model.bits, "fingerprint": model.fingerprint}
         terminal.print_json(facts)
     elif not quiet:
         terminal.message(f"{output}: {terminal.count(model.bits, 'bit')}; `bpr export {output}` makes its ONNX")
-
-
-# ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_sources(sources: Sequence[Path], tokenizer: Path | None, config: Path | None, family: Family | None) -> None:

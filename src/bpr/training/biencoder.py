@@ -77,7 +77,7 @@ class Objective:
             raise InvalidInput("give either gamma (the paper's, on raw outputs) or beta_end (in units of their spread)")
         if self.gamma is not None and self.planes == 2:
             raise InvalidInput("two planes need beta_end: their levels are in units of the outputs' spread")
-        if self.candidates == "off" and not self.rerank:
+        if self.candidates == "off" and not self.rerank and not self.distill:
             raise InvalidInput("both losses are off: nothing would be trained")
         if not 0 <= self.straight_through <= 1:
             raise InvalidInput(f"straight_through is a share of the steps, not {self.straight_through}")
@@ -276,7 +276,7 @@ def divergence(scores: Tensor, batch: Batch) -> Tensor:
     """KL(teacher ‖ student) over the passages that the teacher scored, mean over its questions.  scores: [q, p]"""
     assert batch.teacher is not None
     scored = batch.teacher.isfinite() & batch.competitors()
-    weight = batch.weight * scored.any(1)  # [q]
+    weight = scored.any(1).float()  # [q]; a made-up pair's weight is for its own losses
     theirs = softmax(batch.teacher.masked_fill(~scored, VERY_LOW), 1)  # [q, p]
     ours = log_softmax(scores.masked_fill(~scored, VERY_LOW), 1)  # [q, p]
     each = kl_div(ours, theirs, reduction="none").masked_fill(~scored, 0).sum(1)  # [q]

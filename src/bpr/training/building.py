@@ -50,7 +50,8 @@ def built(recipe: Recipe, data: Prepared, device: torch.device | str = "cpu") ->
         question, passage, fresh = *_begun(recipe), True
     _check_fit(passage, recipe, data)
     bi = BiEncoder(question, passage, recipe.objective).float().to(device)
-    set_dropout(bi, recipe.dropout)
+    set_dropout(bi, 0.0 if recipe.freeze == "encoders" else recipe.dropout)
+    _freeze(bi, recipe)
     start_heads(bi, recipe, data, fresh)
     if not recipe.question_bias and bi.question.head.projection is not None:
         bi.question.head.projection.bias.data.zero_()
@@ -106,6 +107,15 @@ def _check_fit(tower: Tower, recipe: Recipe, data: Prepared) -> None:
         raise InvalidInput(
             f"{recipe.start} knows {words} tokens, and the data has the number {used}: it was cut by another tokenizer"
         )
+
+
+def _freeze(bi: BiEncoder, recipe: Recipe) -> None:
+    """What the recipe leaves as it is."""
+    for tower in (bi.question, bi.passage):
+        if recipe.freeze == "encoders":
+            tower.backbone.requires_grad_(False)
+        elif recipe.freeze == "embeddings":
+            tower.backbone.get_input_embeddings().requires_grad_(False)  # type: ignore[operator]
 
 
 def set_dropout(module: nn.Module, share: float) -> None:

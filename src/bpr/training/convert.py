@@ -1,8 +1,8 @@
 """Other people's encoders to a bpr model folder: the BPR authors' Lightning checkpoints, and DPR-style folders.
 
-`bpr convert checkpoint` calls it. The only place that calls torch.load: with weights_only, and the settings that
-Lightning stores beside the weights as plain values. Knows the names that weights have elsewhere; what a model folder
-is stands in model.py, what its float part holds in tower.py.
+`bpr convert checkpoint` calls it, and sentences.py with encoders of another kind. The only place that calls torch.load:
+with weights_only, and the settings that Lightning stores beside the weights as plain values. Knows the names that
+weights have elsewhere; what a model folder is stands in model.py, what its float part holds in tower.py.
 
     checkpoint   one .ckpt of studio-ousia/bpr           query_encoder.*, passage_encoder.*
     folders      two folders of Hugging Face's layout    question_encoder.bert_model.*, ctx_encoder.bert_model.*
@@ -15,25 +15,20 @@ weights works, and works badly.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from .. import model as models
-from ..disk import Disk, storage_error
+from ..disk import storage_error
 from ..errors import InvalidInput
 from ..model import Model
-from .tower import CONFIG, HEAD, WEIGHTS, Side
+from .foreign import FOR_FLOATS, Foreign, write
+from .tower import CONFIG, WEIGHTS, Side
 
 if TYPE_CHECKING:
     from ..builder import Progress
@@ -45,7 +40,7 @@ SIDES: dict[Side, tuple[str, str]] = {  # prefixes of a side's weights: in a che
     "passage": ("passage_encoder.", "ctx_encoder."),
 }
 BERT_MODEL = "bert_model."  # what follows the prefix in a folder
-VOCABULARY, OLD_WEIGHTS, TOKENIZER_CONFIG = "vocab.txt", "pytorch_model.bin", "tokenizer_config.json"
+OLD_WEIGHTS = "pytorch_model.bin"
 
 _BERT = re.compile(
     r"embeddings\.(word|position|token_type)_embeddings\.weight|embeddings\.LayerNorm\.(weight|bias)"
@@ -73,31 +68,12 @@ _CONFIG_FIELDS = {
     "hidden_act": str,
 }
 
-CARD = """# {name}
-
-Converted by `bpr convert checkpoint` from {source}.
-
-The licence of the weights is that of their source: the checkpoints published with BPR and with DPR are CC BY-NC 4.0,
-so they may not be used commercially. {trained}
-"""
+NOT_COMMERCIAL = """The licence of the weights is that of their source: the checkpoints published with BPR and with DPR
+are CC BY-NC 4.0, so they may not be used commercially. """
 TRAINED: dict[Family, str] = {
-    "bpr": "The encoders were trained for bits.",
-    "dpr": "The encoders were trained for floats, not for bits: build with --rotate and two planes, or train on.",
+    "bpr": NOT_COMMERCIAL + "The encoders were trained for bits.",
+    "dpr": NOT_COMMERCIAL + f"The encoders were {FOR_FLOATS}",
 }
-
-
-@dataclass(frozen=True)
-class _Encoder:
-    """A side: BERT's configuration and weights, and the projection behind it, if there is one."""
-
-    config: dict[str, Any]
-    weights: dict[str, Tensor]
-    projection: dict[str, Tensor]
-
-    @property
-    def bits(self) -> int:
-        """How many values it gives."""
-        return int(self.projection["projection.bias"].shape[0] if self.projection else self.config["hidden_size"])
 
 
 def checkpoint(
@@ -123,7 +99,7 @@ def checkpoint(
     if not isinstance(state, Mapping):
         raise InvalidInput(f"{path} has no state_dict: it is no checkpoint of PyTorch Lightning")
     settings = _settings(path, loaded)
-    known = None if config is None else _read_config(Path(config))
+    known = None if config is None else read_config(Path(config))
     sides = _by_prefix(path, state, {side: prefixes[0] for side, prefixes in SIDES.items()})
     encoders = {side: _from_checkpoint(path, weights, known) for side, weights in sides.items()}
     model = Model(
@@ -133,7 +109,7 @@ def checkpoint(
         question_length=_length(path, settings, "max_query_length"),
         passage_length=_length(path, settings, "max_passage_length"),
     )
-    return _write(Path(out), model, encoders, Path(tokenizer), path.name, "bpr", say)
+    return write(Path(out), model, encoders, Path(tokenizer), path.name, TRAINED["bpr"], say)
 
 
 def folders(
@@ -151,11 +127,11 @@ def folders(
     family: "bpr" for castorini/bpr-nq-*, "dpr" for facebook/dpr-*. The weights do not tell, but it matters: BPR was
     trained with a passage's text as segment 1, DPR with all as segment 0. tokenizer: None for the question folder's.
     """
-    if family not in TRAINED:
+    if family not in ("bpr", "dpr"):
         raise InvalidInput(f'the family must be "bpr" or "dpr", not {family!r}')
     say = progress or (lambda what, done, total: None)
     places: dict[Side, Path] = {"question": Path(question), "passage": Path(passage)}
-    encoders: dict[Side, _Encoder] = {}
+    encoders: dict[Side, Foreign] = {}
     for side, place in places.items():
         say(f"reading the {side} encoder", 0, None)
         encoders[side] = _from_folder(place, SIDES[side][1])
@@ -165,36 +141,34 @@ def folders(
         token_types=family == "bpr",
     )
     source = " and ".join(place.resolve().name for place in places.values())
-    return _write(Path(out), model, encoders, Path(tokenizer or question), source, family, say)
+    return write(Path(out), model, encoders, Path(tokenizer or question), source, TRAINED[family], say)
 
 
 # ── Weights by name ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _from_checkpoint(path: Path, state: Mapping[str, Tensor], config: dict[str, Any] | None) -> _Encoder:
+def _from_checkpoint(path: Path, state: Mapping[str, Tensor], config: dict[str, Any] | None) -> Foreign:
     if any(_AUTHORS_HEAD.fullmatch(key) for key in state):
         raise InvalidInput(
             f"{path} was trained with projection_dim_size, whose LayerNorm a model of bpr does not have: it cannot be "
             "converted; the published checkpoints have none"
         )
-    weights = _bert(path, state)
-    return _Encoder(_complete(path, weights, config or {}), weights, {})
+    weights = bert_weights(path, state)
+    return Foreign(complete(path, weights, config or {}), weights, {})
 
 
-def _from_folder(folder: Path, prefix: str) -> _Encoder:
-    path = folder / WEIGHTS if (folder / WEIGHTS).is_file() else folder / OLD_WEIGHTS
-    if not path.is_file():
-        raise InvalidInput(f"{folder} has neither {WEIGHTS} nor {OLD_WEIGHTS}: is it the folder of an encoder?")
-    state = _load_safetensors(path) if path.name == WEIGHTS else _load(path)
+def _from_folder(folder: Path, prefix: str) -> Foreign:
+    path = weights_file(folder)
+    state = load_weights(path)
     (own,) = _by_prefix(path, state, {"question": prefix}).values()
     projection = {f"projection.{end}": own.pop(f"encode_proj.{end}", None) for end in ("weight", "bias")}
     present = {key: value for key, value in projection.items() if value is not None}
     if len(present) == 1:
         raise InvalidInput(f"{path} has {prefix}encode_proj only in part: take the file from its source again")
     _refuse_unknown(path, [prefix + key for key in own if not key.startswith(BERT_MODEL)])
-    bert = _bert(path, {key.removeprefix(BERT_MODEL): value for key, value in own.items()})
-    config = _complete(path, bert, _read_config(folder / CONFIG))
-    return _Encoder(config, bert, {key: _float(path, key, value) for key, value in present.items()})
+    bert = bert_weights(path, {key.removeprefix(BERT_MODEL): value for key, value in own.items()})
+    config = complete(path, bert, read_config(folder / CONFIG))
+    return Foreign(config, bert, {key: _float(path, key, value) for key, value in present.items()})
 
 
 def _by_prefix(path: Path, state: Mapping[str, Any], prefixes: dict[Side, str]) -> dict[Side, dict[str, Tensor]]:
@@ -214,7 +188,7 @@ def _by_prefix(path: Path, state: Mapping[str, Any], prefixes: dict[Side, str]) 
     return sides
 
 
-def _bert(path: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def bert_weights(path: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """BERT's own weights in float32; what BERT has and the vector does not need is left out."""
     _refuse_unknown(path, [key for key in state if not _BERT.fullmatch(key) and not _UNUSED.fullmatch(key)])
     return {key: _float(path, key, value) for key, value in state.items() if _BERT.fullmatch(key)}
@@ -233,6 +207,31 @@ def _float(path: Path, key: str, value: Tensor) -> Tensor:
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def weights_file(folder: Path) -> Path:
+    """Where the weights of a folder are."""
+    path = folder / WEIGHTS if (folder / WEIGHTS).is_file() else folder / OLD_WEIGHTS
+    if not path.is_file():
+        raise InvalidInput(f"{folder} has neither {WEIGHTS} nor {OLD_WEIGHTS}: is it the folder of an encoder?")
+    return path
+
+
+def load_weights(path: Path) -> Mapping[str, Any]:
+    """Of such a file."""
+    return _load_safetensors(path) if path.name == WEIGHTS else _load(path)
+
+
+def read_json(path: Path) -> Any:
+    """What a file of a foreign folder holds; None where there is no such file."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not JSON: {error}") from None
 
 
 def _load(path: Path) -> Mapping[str, Any]:
@@ -293,17 +292,12 @@ def _length(path: Path, settings: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """The fields of a config.json (or of the one in a folder) that shape a BERT."""
     path = path / CONFIG if path.is_dir() else path
-    try:
-        facts = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise storage_error("read", path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
+    facts = read_json(path)
+    if facts is None:
+        raise InvalidInput(f"{path}: there is no such file")
     if not isinstance(facts, dict) or facts.get("model_type") not in ("bert", "dpr"):
         raise InvalidInput(f"{path} does not describe a BERT or DPR encoder")
     if facts.get("position_embedding_type", "absolute") != "absolute":
@@ -316,7 +310,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return taken
 
 
-def _complete(path: Path, weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+def complete(path: Path, weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration, checked against the weights' shapes: a wrong one could ask for any amount of memory."""
     try:
         vocabulary, hidden = weights["embeddings.word_embeddings.weight"].shape
@@ -340,110 +334,3 @@ def _complete(path: Path, weights: Mapping[str, Tensor], given: Mapping[str, Any
     if heads < 1 or hidden % heads or ("num_attention_heads" not in given and hidden % _HEAD_SIZE):
         raise InvalidInput(f"{path}: a BERT {hidden} wide; give the config.json of its base model, with its heads")
     return {**given, **seen, "num_attention_heads": heads}
-
-
-# ── The model folder ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _write(
-    out: Path,
-    model: Model,
-    encoders: Mapping[Side, _Encoder],
-    tokenizer: Path,
-    source: str,
-    family: Family,
-    say: Progress,
-) -> Model:
-    if encoders["passage"].bits != model.bits:
-        raise InvalidInput(f"questions get {model.bits} values and passages {encoders['passage'].bits}: no pair")
-    with _new_folder(out) as folder:
-        words, vectors = (
-            _write_tokenizer(tokenizer, folder / models.TOKENIZER),
-            encoders["question"].config["vocab_size"],
-        )
-        if words > vectors:
-            raise InvalidInput(f"{tokenizer} has {words} words and the encoders {vectors}: it is another model's")
-        files = []
-        for side, encoder in encoders.items():
-            say(f"writing the {side} encoder", 0, None)
-            files += _write_encoder(folder, side, encoder)
-        # As training does it, so that a model is known by its weights wherever they come from.
-        weights = hashlib.sha256("".join(models.sha256(folder / name) for name in sorted(files)).encode()).hexdigest()
-        model = replace(model, weights=weights, tokenizer=models.sha256(folder / models.TOKENIZER))
-        card = CARD.format(name=model.name, source=source, trained=TRAINED[family])
-        (folder / models.CARD).write_text(card, encoding="utf-8")
-        models.save(folder, model, [*files, models.TOKENIZER, models.CARD])
-    return model
-
-
-def _write_encoder(folder: Path, side: Side, encoder: _Encoder) -> list[str]:
-    """Config, weights, and the head where there is one; their names, relative to the folder."""
-    import transformers
-    from safetensors.torch import save_file
-
-    home = folder / f"{side}_encoder"
-    home.mkdir()
-    bert: Any = transformers.BertModel  # untyped
-    try:
-        backbone = bert(transformers.BertConfig(**encoder.config), add_pooling_layer=False)
-        backbone.load_state_dict(encoder.weights)
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise InvalidInput(f"the {side} encoder's weights do not fit its configuration: {error}") from None
-    backbone.save_pretrained(home)
-    names = [CONFIG, WEIGHTS]
-    if encoder.projection:
-        bits, hidden = encoder.bits, encoder.config["hidden_size"]
-        if encoder.projection["projection.weight"].shape != (bits, hidden):
-            raise InvalidInput(f"the {side} encoder's encode_proj does not lead from {hidden} values to {bits}")
-        save_file({**encoder.projection, "sigma": torch.ones(bits)}, home / HEAD)
-        names.append(HEAD)
-    return [f"{home.name}/{name}" for name in names]
-
-
-def _write_tokenizer(source: Path, target: Path) -> int:
-    """tokenizer.json as it is, or made of a vocab.txt; how many words it knows."""
-    names = [models.TOKENIZER, VOCABULARY]
-    found = next((source / name for name in names if (source / name).is_file()), None) if source.is_dir() else source
-    if found is None or not found.is_file():
-        raise InvalidInput(f"{source} has no tokenizer: give the base model's tokenizer.json or vocab.txt")
-    import tokenizers
-
-    try:
-        if found.name == VOCABULARY:
-            made = tokenizers.BertWordPieceTokenizer(str(found), lowercase=_lower_case(found.parent))
-            made.save(str(target))
-        else:
-            shutil.copyfile(found, target)
-        return int(tokenizers.Tokenizer.from_file(str(target)).get_vocab_size())
-    except OSError as error:
-        raise storage_error("copy", found, error) from error
-    except Exception as error:  # tokenizers raises Exception itself
-        raise InvalidInput(f"{found} is no tokenizer: {error}") from None
-
-
-def _lower_case(folder: Path) -> bool:
-    """Whether a vocabulary is for lower case, as its folder says; BERT-base-uncased's is."""
-    try:
-        facts = json.loads((folder / TOKENIZER_CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return True
-    return bool(facts.get("do_lower_case", True)) if isinstance(facts, dict) else True
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder that gets its name when all is in it."""
-    if out.exists():
-        raise InvalidInput(f"{out} is there already: choose another name, or remove it first")
-    disk = Disk()
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
-    disk.make_folder(partial)
-    try:
-        yield partial
-        disk.replace(partial, out)
-    except OSError as error:
-        disk.remove_tree(partial)
-        raise storage_error("write", out, error) from error
-    except BaseException:
-        disk.remove_tree(partial)
-        raise

@@ -28,10 +28,12 @@ class Recipe:
     bits: 0 for as many as the encoder has outputs; project: an orthogonal projection even where none is needed.
     question_bias: whether the question's projection has a bias. ⟨bias, code⟩ is a taste for some passages whatever is
     asked, which another corpus need not share; without it, outputs should have a mean near 0, or bits stay constant.
+    freeze: what keeps its weights: the word vectors, or the encoders whole (only the projections learn; no dropout).
     batch: questions a step, over all processes; accumulate: in so many parts, each with its own negatives.
     chunk: texts encoded at a time with gradient caching (0: the whole batch at once); the loss is the whole batch's.
     teacher: a model folder whose scores over the questions' passages are distilled; anchor: one whose scores over
-    made-up pairs are. pair_weight: of a made-up pair's loss against a question's.
+    made-up pairs are. pair_weight: of a made-up pair's own losses against a question's; with 0 the anchor alone teaches
+    them, which forgets least.
     evaluate_every: steps between validations (0: at the end only); the best by select_by is kept. pool: passages in a
     validation beside the held-out positives. save_every: steps between checkpoints to resume from (0: none but those of
     validations).
@@ -50,7 +52,7 @@ class Recipe:
     epochs: int = 40
     learning_rate: float = 2e-5
     head_rate: float = 1.0
-    freeze_embeddings: bool = False
+    freeze: Literal["nothing", "embeddings", "encoders"] = "nothing"
     warmup: float = 0.06
     weight_decay: float = 0.0
     clip: float = 2.0

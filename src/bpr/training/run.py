@@ -73,9 +73,8 @@ def train(
     # were made so; what it gains was not measured by itself.
     torch.backends.cuda.enable_cudnn_sdp(False)
     bi, model = built(recipe, data, _device())
-    if recipe.freeze_embeddings:
-        for tower in (bi.question, bi.passage):
-            tower.backbone.get_input_embeddings().requires_grad_(False)  # type: ignore[operator]
+    if recipe.freeze == "encoders" and bi.passage.head.projection is None:
+        raise InvalidInput("freeze = 'encoders' leaves nothing to learn without a projection: set project = true")
     arguments = _arguments(recipe, checkpoints, steps, bar=report is None and sys.stderr.isatty())
     validation = held_out(data, recipe)
     trainer = BiTrainer(bi, recipe, schedule, data.facts["pad"], validation, teachers, arguments, report)
