@@ -6,12 +6,14 @@ The quick profile draws the same examples every time, so that a red test means a
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-from bpr import kernels
+from bpr import cli, kernels
 from tiny_models import make_model
 
 # Threads that wait for each other cost a tiny model a hundred times what they save, with tests beside tests.
@@ -47,3 +49,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
     make_model(folder)
     return folder
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run `bpr` in this process: exit status, stdout, stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bpr", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return call

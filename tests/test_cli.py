@@ -54,20 +54,6 @@ def environment(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run `bpr` in this process: exit status, stdout, stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bpr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    return call
-
-
 PROGRAM = ("-m", "bpr.cli")
 # Jobs that a script puts into the background ignore SIGINT, and so would what they start.
 HEEDS_SIGINT = (

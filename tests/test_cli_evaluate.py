@@ -47,20 +47,6 @@ def environment(monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Run `bpr` in this process: exit status, stdout, stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bpr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return end.value.code or 0, out, err
-
-    return call
-
-
-@pytest.fixture
 def refusal(run, nine):
     """The one line with which questions of the nine passages are refused."""
 

@@ -541,12 +541,12 @@ def test_progress_is_steps_of_all_steps_and_a_line_of_figures(capsys):
     from bpr.cli import training
 
     drawn = []
-    report = training._report(True, lambda *given: drawn.append(given))
+    report = training.reporter(True, lambda *given: drawn.append(given))
     report({"step": 50, "loss": 1.25, "epoch": 0.1})
     report({"step": 50, "eval_top_1": 12.345678})
     assert drawn == [("training", 50, 500), ("training", 50, None)]
     assert capsys.readouterr().err == "step 50  loss 1.25\nstep 50  eval_top_1 12.346\n"
-    training._report(False, lambda *given: drawn.append(given))({"step": 1})
+    training.reporter(False, lambda *given: drawn.append(given))({"step": 1})
     assert len(drawn) == 2 and capsys.readouterr().err == ""
 
 

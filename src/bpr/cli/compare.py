@@ -176,9 +176,9 @@ def _ablations(
         from ..compare import ablations
         from ..training import recipe as recipes
     settings = recipes.load(recipe)
-    own = training._tokenizer(settings.start)
+    own = training.tokenizer_of(settings.start)
     inputs: dict[str, Any] = {"passages": passages, "examples": examples, "reserved": [], "hold_out": HELD_OUT}
     home = output / "ablations"
-    data = training._prepared(inputs, own, home, say, True)
+    data = training.prepared_data(inputs, own, home, say, True)
     with redirect_stdout(sys.stderr):  # what libraries print is no result
-        return ablations.train(settings, data, own, home, training._report(not quiet, say))
+        return ablations.train(settings, data, own, home, training.reporter(not quiet, say))

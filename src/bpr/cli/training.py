@@ -124,11 +124,11 @@ def train(
     settings = recipes.load(recipe, values)
     if not choices:  # of several runs each has its own folder
         check_output(output)
-    own = tokenizer or _tokenizer(settings.start)
+    own = tokenizer or tokenizer_of(settings.start)
     first = os.environ.get("RANK", "0") == "0"
     with terminal.bars(first and not quiet) as say:
-        data = Prepared.load(prepared) if prepared else _prepared(inputs, own, output, say, first)
-        how: dict[str, Any] = {"resume": resume, "report": _report(first and not quiet, say)}
+        data = Prepared.load(prepared) if prepared else prepared_data(inputs, own, output, say, first)
+        how: dict[str, Any] = {"resume": resume, "report": reporter(first and not quiet, say)}
         with redirect_stdout(sys.stderr):  # what libraries print is no result
             if choices:
                 lines, best = run.sweep(settings, choices, data, own, output, **how)
@@ -228,7 +228,7 @@ def _choices(texts: Sequence[str] | None) -> dict[str, list[str]]:
     return {key: [part.strip() for part in some.split(",")] for key, some in _pairs(texts, "--sweep").items()}
 
 
-def _tokenizer(start: str) -> Path:
+def tokenizer_of(start: str) -> Path:
     """The tokenizer.json of the model that training begins with."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -250,7 +250,7 @@ def _tokenizer(start: str) -> Path:
     return Path(found)
 
 
-def _prepared(inputs: Mapping[str, Any], tokenizer: Path, output: Path, say: Progress, first: bool) -> Prepared:
+def prepared_data(inputs: Mapping[str, Any], tokenizer: Path, output: Path, say: Progress, first: bool) -> Prepared:
     """The data as tokens: from MODEL.data if that was made of these very files, else made anew and kept there."""
     from ..disk import storage_error
     from ..training.data import read_examples
@@ -296,7 +296,7 @@ def _sum(path: Path) -> str:
         raise storage_error("read", path, error) from error
 
 
-def _report(shown: bool, say: Progress) -> Report:
+def reporter(shown: bool, say: Progress) -> Report:
     """What training tells as it goes on: a bar where a person looks on, and a line for each figure."""
     from .. import terminal
 
