@@ -53,6 +53,10 @@ class Ragged:
         """The i-th."""
         return self.flat[self.starts[i] : self.starts[i + 1]]
 
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """One after the other."""
+        return map(self.__getitem__, range(len(self)))
+
     def save(self, folder: Path, name: str) -> None:
         """As two .npy files."""
         np.save(folder / f"{name}.npy", self.flat, allow_pickle=False)
