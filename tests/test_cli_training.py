@@ -581,6 +581,22 @@ def test_an_export_as_json_and_in_float32(tmp_path):
     assert (tmp_path / "f" / "passage.onnx").stat().st_size > 2 * facts["bytes"]["passage"]
 
 
+def test_an_export_by_texts(here):
+    make_model(here / "m")
+    nearest = (here / "m" / "passage.onnx").read_bytes()
+    by_texts = ["export", here / "m", "--texts", "squad/passages.jsonl"]
+    said = call(*by_texts, "-o", "a")
+    assert (said.status, said.err) == (0, "") and "passage.onnx" in said.out
+    said = call(*by_texts, "-o", "b", "--questions", "squad/examples.jsonl", "--json")
+    assert 0.9 < json.loads(said.out)["agreement"]["question"] <= 1
+    passages, questions = ([Path(out, f"{side}.onnx").read_bytes() for out in "ab"] for side in ("passage", "question"))
+    assert passages[0] == passages[1] != nearest and questions[0] != questions[1]
+    Path("few.jsonl").write_text('{"id": "1", "text": "the moon"}\n')
+    assert "too few passages to round weights by (1)" in one_line(call("export", here / "m", "--texts", "few.jsonl"))
+    Path("none.jsonl").write_text("")
+    assert "none.jsonl holds no passages" in one_line(call("export", here / "m", "--texts", "none.jsonl"))
+
+
 def test_an_average_as_json(tmp_path):
     for seed, name in enumerate("ab"):
         make_model(tmp_path / name, seed=seed, onnx=False)
@@ -684,6 +700,8 @@ def test_expected_failures_are_1_and_one_line(here, command, word):
         "train recipe.toml -o new --prepared d --hold-out 2",
         "export",
         "export a b",
+        "export a --float32 --texts b",
+        "export a --questions b",
         "average a -o new",
         "average a b",
         "average a b --share 1.5 -o new",

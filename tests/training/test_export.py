@@ -17,9 +17,10 @@ from bpr.errors import InvalidInput, StorageError
 from bpr.training import bertgraph, export
 from bpr.training.encode import TorchEncoder
 from bpr.training.export import export_onnx, sample_texts
-from bpr.training.onnxgraph import MICROSOFT, Graph, signed_bytes
+from bpr.training.onnxgraph import MICROSOFT, Graph
+from bpr.training.rounding import fed_back, signed_bytes
 from bpr.training.tower import Tower, load_tower
-from tiny_models import BITS, HIDDEN, make_model
+from tiny_models import BITS, HIDDEN, WORDS, make_model
 
 TEXTS = [("iliad", "homer wrote the greek epic poem"), ("", "paris is the capital of france"), ("moon", ""), ("", "")]
 VARIANTS = {
@@ -33,6 +34,21 @@ VARIANTS = {
     "another architecture": {"kind": "distilbert", "normalize": True},
     "another architecture, shared": {"kind": "distilbert", "shared": True},
 }
+
+
+PRODUCTS = {  # of a layer in the graph: torch's layers in it
+    "qkv": [f"attention.self.{part}" for part in ("query", "key", "value")],
+    "attention": ["attention.output.dense"],
+    "inner": ["intermediate.dense"],
+    "outer": ["output.dense"],
+}
+
+
+def many_texts(count: int = 80, seed: int = 0) -> list[tuple[str, str]]:
+    """A few words come often, as in a language: what a layer is given is then correlated."""
+    dice = np.random.default_rng(seed)
+    often = 1 / np.arange(1, len(WORDS) + 1)
+    return [("moon", " ".join(dice.choice(WORDS, 30, p=often / often.sum()))) for _ in range(count)]
 
 
 def both_sides(encoder: Encoder | TorchEncoder) -> np.ndarray:
@@ -94,12 +110,63 @@ def test_no_pair_of_products_overflows_16_bits(seed: int, width: int) -> None:
     weight[3] = 0
     weight[4] = 1  # the worst case: all equal
     weight[5] = -1
-    whole, scales = signed_bytes(weight)
-    assert whole.dtype == np.int8 and scales.dtype == np.float32 and (scales > 0).all()
-    pairs = np.pad(whole.astype(int), ((0, 0), (0, width % 2))).reshape(200, -1, 2)
-    for sign in (1, -1):
-        assert (255 * np.maximum(sign * pairs, 0).sum(axis=2) < 2**15).all()
-    np.testing.assert_allclose(whole * scales[:, None], weight, atol=scales.max() * 0.51)
+    for products in (None, correlated(width, seed)):
+        whole, scales = signed_bytes(weight, products)
+        assert whole.dtype == np.int8 and scales.dtype == np.float32 and (scales > 0).all()
+        assert whole.min() >= -127
+        pairs = np.pad(whole.astype(int), ((0, 0), (0, width % 2))).reshape(200, -1, 2)
+        for sign in (1, -1):
+            assert (255 * np.maximum(sign * pairs, 0).sum(axis=2) < 2**15).all()
+        if products is None:
+            np.testing.assert_allclose(whole * scales[:, None], weight, atol=scales.max() * 0.51)
+
+
+def correlated(width: int, seed: int = 0) -> np.ndarray:
+    """XᵀX of inputs that a quarter as many hidden values explain, nearly."""
+    dice = np.random.default_rng(seed)
+    hidden = dice.standard_normal((1000, max(width // 4, 1)))
+    x = hidden @ dice.standard_normal((hidden.shape[1], width)) + 0.1 * dice.standard_normal((1000, width))
+    return x.T @ x
+
+
+def missed(whole: np.ndarray, scales: np.ndarray, weight: np.ndarray, products: np.ndarray) -> float:
+    """The squared error of a layer's outputs, over the inputs that the products are of."""
+    errors = whole * scales[:, None].astype(float) - weight
+    return float(((errors @ products) * errors).sum())
+
+
+def test_inputs_that_are_independent_leave_the_nearest_bytes() -> None:
+    weight = np.random.default_rng(6).standard_normal((50, 33)).astype(np.float32)
+    nearest, scales = signed_bytes(weight)
+    for size in (0, 1, 1e6):
+        whole, same_scales = signed_bytes(weight, np.eye(33) * size)
+        assert (whole == nearest).all() and (same_scales == scales).all()
+
+
+@pytest.mark.parametrize("width", [2, 33, 128])
+def test_error_feedback_comes_closer_where_inputs_are_correlated(width: int) -> None:
+    weight = np.random.default_rng(7).standard_normal((50, width)).astype(np.float32)
+    products = correlated(width)
+    (nearest, scales), (whole, same_scales) = signed_bytes(weight), signed_bytes(weight, products)
+    assert (scales == same_scales).all()
+    assert missed(whole, scales, weight, products) < 0.5 * missed(nearest, scales, weight, products)
+
+
+def test_error_feedback_is_the_step_by_step_update_by_the_inverse() -> None:
+    """As it is derived: when a column is rounded, the best answer of all columns that are left is taken at once."""
+    width = 12
+    products = correlated(width, 8)
+    damped = products + np.eye(width) * 0.01 * np.trace(products) / width
+    wanted = np.random.default_rng(8).uniform(-50, 50, (20, width))
+    left, found = wanted.copy(), np.zeros_like(wanted)
+    rest = list(np.argsort(-np.diag(products), kind="stable"))
+    while rest:
+        inverse = np.linalg.inv(damped[np.ix_(rest, rest)])
+        found[:, rest[0]] = np.rint(left[:, rest[0]])
+        error = left[:, rest[0]] - found[:, rest[0]]
+        left[:, rest] -= np.outer(error, inverse[0] / inverse[0, 0])
+        rest = rest[1:]
+    assert (fed_back(wanted, products) == found).all()
 
 
 def test_most_of_the_eighth_bit_is_kept() -> None:
@@ -175,6 +242,50 @@ def test_channel_sizes_are_what_the_layers_are_given(tiny_model: Path) -> None:
     assert not any(part._forward_pre_hooks for _, part in backbone.named_modules())
 
 
+@pytest.mark.parametrize("token_types", [False, True])
+def test_the_products_are_of_what_the_layers_are_given(tmp_path: Path, token_types: bool) -> None:
+    make_model(tmp_path, token_types=token_types, onnx=False)
+    backbone, tokens, told = load_tower(tmp_path, "passage").backbone, Tokens(tmp_path), []
+    texts = tokens.passages(many_texts(3))
+    products = bertgraph.input_products(backbone, texts, told.append)
+    assert told == [1, 2, 3]
+    names = {name for name, part in backbone.named_modules() if isinstance(part, torch.nn.Linear)}
+    assert set(products) == {name for name in names if not name.endswith((".key", ".value"))}
+    expected = 0
+    for ids, segments in texts:
+        assert segments.any() == token_types
+        with torch.inference_mode():
+            rows = backbone.embeddings(torch.from_numpy(ids[None]), torch.from_numpy(segments[None]))[0].double()
+        expected = expected + (rows.T @ rows).numpy()
+    np.testing.assert_allclose(products["encoder.layer.0.attention.self.query"], expected, rtol=1e-4, atol=1e-3)
+
+
+def test_error_feedback_brings_every_layer_of_a_bert_closer(tiny_model: Path) -> None:
+    """Measured on the bytes in the file, and on texts that it has not seen."""
+    tower, tokens = load_tower(tiny_model, "passage"), Tokens(tiny_model)
+    ids = [each.ids[None] for each in tokens.passages(many_texts(8))]
+    given = bertgraph.input_products(tower.backbone, tokens.passages(many_texts(40, seed=9)))
+    values = {name: tensor.numpy() for name, tensor in tower.backbone.state_dict().items()}
+    sizes = bertgraph.channel_sizes(tower.backbone, ids)
+    errors: list[dict[str, float]] = []
+    for texts in ([], tokens.passages(many_texts(80))):
+        graph = bertgraph.bert(tower, ids, texts).graph
+        constants = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+        errors.append({})
+        for layer in range(2):
+            for short, parts in PRODUCTS.items():
+                names = [f"encoder.layer.{layer}.{part}" for part in parts]
+                weight = np.concatenate([values[f"{name}.weight"] for name in names])
+                smooth = short in ("qkv", "inner")
+                factors = bertgraph.smoothing(weight, sizes[names[0]] if smooth else None)
+                whole, scales = (constants[f"layer{layer}.{short}.{part}"] for part in ("weight", "scales"))
+                inputs = given[names[0]] / np.outer(factors, factors)
+                errors[-1][f"{layer}.{short}"] = missed(whole.T, scales, weight * factors, inputs)
+    assert len(errors[0]) == 8
+    for layer, nearest in errors[0].items():
+        assert errors[1][layer] < 0.9 * nearest, layer
+
+
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -208,9 +319,52 @@ def test_an_export_is_reproducible(tiny_model: Path, tmp_path: Path) -> None:
         assert (tmp_path / "one" / f"{side}.onnx").read_bytes() == (tmp_path / "two" / f"{side}.onnx").read_bytes()
 
 
-def test_texts_of_the_callers_own_are_used(tiny_model: Path, tmp_path: Path) -> None:
-    export_onnx(tiny_model, tmp_path / "own", texts=[("moon", "the river is red " * 5)])
-    assert (tmp_path / "own" / "passage.onnx").read_bytes() != (tiny_model / "passage.onnx").read_bytes()
+@pytest.mark.parametrize("variant", ["plain", "shared", "segments", "no projection"])
+def test_texts_bring_the_vectors_closer(tmp_path: Path, variant: str) -> None:
+    make_model(tmp_path / "m", **VARIANTS[variant])
+    said: list[tuple[str, int, int | None]] = []
+    made = export_onnx(tmp_path / "m", tmp_path / "own", texts=many_texts(), progress=lambda *step: said.append(step))
+    assert all(0.95 < share <= 1 for share in made.agreement.values())
+    texts = 64 * (2 if variant == "shared" else 1)  # 16 of 80 are kept apart; a shared tower reads questions too
+    assert ("passages: reading", texts, texts) in said and ("passages: layers", 1, 2) in said
+    expected = TorchEncoder.open(tmp_path / "m", "cpu").passages(many_texts(50, seed=5))
+    nearest, found = (Encoder.open(tmp_path / name).passages(many_texts(50, seed=5)) for name in ("m", "own"))
+    assert np.square(found - expected).mean() < np.square(nearest - expected).mean()
+
+
+def test_what_texts_change_is_bytes_alone(tiny_model: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        export_onnx(tiny_model, tmp_path / name, texts=many_texts())
+    export_onnx(tiny_model, tmp_path / "asked", texts=many_texts(), questions=["who wrote the iliad"] * 60)
+    for side in ("question", "passage"):
+        one, two, asked = ((tmp_path / name / f"{side}.onnx").read_bytes() for name in ("one", "two", "asked"))
+        assert one == two  # the same every time
+        assert (one == asked) == (side == "passage")
+        before, after = onnx.load(tiny_model / f"{side}.onnx"), onnx.load_from_string(one)
+        assert before.graph.node == after.graph.node and before.metadata_props == after.metadata_props
+        shapes = [[(each.name, each.data_type, each.dims) for each in it.graph.initializer] for it in (before, after)]
+        assert shapes[0] == shapes[1]
+
+
+def test_too_few_texts_and_networks_that_texts_do_not_help(tiny_model: Path, tmp_path: Path) -> None:
+    few = rf"^too few passages to round weights by \(0\): give {export.LEAST_TEXTS} or more .* or export without texts"
+    with pytest.raises(InvalidInput, match=few):
+        export_onnx(tiny_model, tmp_path / "out", texts=[])
+    with pytest.raises(InvalidInput, match=r"^too few passages .*\(47\)"):
+        export_onnx(tiny_model, tmp_path / "out", texts=many_texts(export.LEAST_TEXTS - 1))
+    with pytest.raises(InvalidInput, match=r"^too few questions .*\(1\)"):
+        export_onnx(tiny_model, tmp_path / "out", texts=many_texts(), questions=["who?"])
+    assert not (tmp_path / "out").exists()
+    make_model(tmp_path / "other", kind="distilbert", onnx=False)
+    with pytest.raises(InvalidInput, match="only the weights of a BERT can be rounded by texts"):
+        export_onnx(tmp_path / "other", texts=many_texts())
+
+
+def test_texts_are_drawn_from_the_whole_pile_and_the_same_every_time() -> None:
+    found = export.drawn(range(100_000), 500)
+    assert found == export.drawn(iter(range(100_000)), 500)
+    assert len(set(found)) == 500 and 45_000 < np.mean(found) < 55_000
+    assert sorted(export.drawn(range(7), 500)) == list(range(7))
 
 
 def test_the_sample_is_the_same_every_time(tiny_model: Path) -> None:

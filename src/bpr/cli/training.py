@@ -75,6 +75,22 @@ ExportTo = Annotated[
     typer.Option("--output", "-o", metavar="OUT", help="A folder without the float weights.  [default: MODEL itself]"),
 ]
 Float32 = Annotated[bool, typer.Option("--float32", help="float32, not int8: four times as large, and slower.")]
+Texts = Annotated[
+    Path | None,
+    typer.Option(
+        "--texts",
+        metavar="PASSAGES",
+        help="Round int8 weights by these, a few hundred at random: TSV, JSONL or BEIR. Closer to float32.",
+    ),
+]
+AskedToo = Annotated[
+    Path | None,
+    typer.Option(
+        "--questions",
+        metavar="QA",
+        help="With --texts: questions, as `bpr evaluate` reads them.  [default: the beginnings of the passages]",
+    ),
+]
 Tuned = Annotated[Path, typer.Argument(metavar="TUNED", help="The fine-tuned model folder.")]
 Start = Annotated[Path, typer.Argument(metavar="START", help="The model folder that it was tuned from.")]
 Share = Annotated[float, typer.Option("--share", min=0, max=1, help="Of the tuned weights in the mean.")]
@@ -139,22 +155,36 @@ def train(
         _print_outcome(lines, best, as_json, quiet)
 
 
-@verb("export model", "export model -o model-int8", "export model -o model-float32 --float32")
+@verb(
+    "export model",
+    "export model -o model-int8 --texts passages.jsonl --questions examples.jsonl",
+    "export model -o model-float32 --float32",
+)
 def export(
     model: ModelFolder,
     output: ExportTo = None,
     float32: Float32 = False,
+    texts: Texts = None,
+    questions: AskedToo = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Make the ONNX files that indexing and search run."""
+    if float32 and texts is not None:
+        raise typer.BadParameter("float32 rounds nothing: leave one of them out", param_hint="'--texts'")
+    if questions is not None and texts is None:
+        raise typer.BadParameter("it goes with --texts", param_hint="'--questions'")
     from .. import terminal
+    from ..passages import read
+    from ..questions import read_questions
 
     with train_extra():
-        from ..training.export import export_onnx
+        from ..training.export import drawn, export_onnx
     with terminal.bars(not quiet) as say:
         say("exporting", 0, None)
-        made = export_onnx(model, output, int8=not float32)
+        pile = None if texts is None else [(each.title, each.text) for each in drawn(read(texts))]
+        asked = None if questions is None else [each.text for each in drawn(read_questions(questions))]
+        made = export_onnx(model, output, int8=not float32, texts=pile, questions=asked, progress=say)
     if as_json:
         terminal.print_json({"model": str(made.folder), "bytes": made.bytes, "agreement": made.agreement})
     else:

@@ -18,14 +18,16 @@ int8 96.4 %, this 98.5 %):
 2. A few channels of BERT's layer norms are much larger than the rest, and activations have one scale for a whole text.
    Each such channel is divided by a factor in the norm and its weights are multiplied by it (SmoothQuant).
 3. Behind the GELU it is single tokens that are large: each token is divided by its maximum, and the result multiplied.
+4. With texts to look at, weights are not rounded to the nearest byte, but so that what one does wrong the others make
+   up for, on inputs as those texts give them (rounding.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -34,11 +36,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .. import bert as engine
+from ..encoder import Tokenized
 from ..model import Model
 from .onnxgraph import MICROSOFT, Graph
+from .rounding import Doubles, Floats
 from .tower import Head, Tower
 
-Floats: TypeAlias = NDArray[np.float32]
+if TYPE_CHECKING:
+    from ..builder import Progress
 
 SMOOTHING = 0.7  # how much of a channel's size moves from the activations to the weights
 ROW_FLOOR = 0.5  # below it a token is not scaled up further: GELU's smallest value, −0.17, would take half of the range
@@ -53,19 +58,43 @@ def fits(tower: Tower) -> bool:
     return bool(plain and config.hidden_act == "gelu" and not config.is_decoder)
 
 
-def bert(tower: Tower, samples: Sequence[NDArray[np.int64]] | None) -> onnx.ModelProto:
+@dataclass(frozen=True)
+class Seen:
+    """What the dense layers were given, by their names; empty where nobody looked."""
+
+    sizes: Mapping[str, Floats]  # the largest |value| of each channel: float32[in]
+    products: Mapping[str, Doubles]  # XᵀX of all tokens X: float64[in, in]
+
+    def divided(self, name: str, factors: Floats) -> Doubles | None:
+        """The products of inputs whose channels are divided by these factors."""
+        found = self.products.get(name)
+        return None if found is None else found / np.outer(factors, factors)
+
+
+def bert(
+    tower: Tower,
+    samples: Sequence[NDArray[np.int64]] | None,
+    texts: Sequence[Tokenized] = (),
+    progress: Progress | None = None,
+) -> onnx.ModelProto:
     """input_ids int64[1, n] (and token_type_ids, where the model has them) → vector float32[1, bits].
 
     samples: ids int64[1, n] of some texts, of which the sizes of channels are taken for int8; None: stay in float32.
+    texts: by which int8 weights are rounded with error feedback; none: each to the nearest byte.
     A shared model's graph also has the output `question`: the same without the division by σ.
     """
     config: Any = tower.backbone.config
     values = {name: tensor.detach().float().cpu().numpy() for name, tensor in tower.backbone.state_dict().items()}
     graph = Graph(int8=samples is not None)
-    sizes = {} if samples is None else channel_sizes(tower.backbone, samples)
+    say = progress or (lambda what, done, total: None)
+    seen = Seen(
+        {} if samples is None else channel_sizes(tower.backbone, samples),
+        input_products(tower.backbone, texts, lambda done: say(f"{tower.side}s: reading", done, len(texts))),
+    )
     norm = _embeddings(graph, values, tower.model, config)
     for layer in range(config.num_hidden_layers):
-        norm = _layer(graph, values, sizes, layer, norm, config)
+        say(f"{tower.side}s: layers", layer, config.num_hidden_layers)
+        norm = _layer(graph, values, seen, layer, norm, config)
     outputs = head(graph, norm("last"), tower.head, tower.model, tower.side)
     inputs = ["input_ids", *(["token_type_ids"] if tower.model.token_types else [])]
     return graph.model(inputs, outputs, tower.model.bits, facts_of(tower) if graph.int8 else None)
@@ -86,24 +115,60 @@ def facts_of(tower: Tower) -> dict[str, str]:
     return {engine.FACTS: json.dumps(facts)}
 
 
-@torch.inference_mode()
+# ── What the layers are given ────────────────────────────────────────────────────────────────────────────────────────
+
+
 def channel_sizes(backbone: nn.Module, samples: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
     """For each dense layer by its name the largest |value| of each of its input channels: float32[in]."""
     sizes: dict[str, Floats] = {}
 
-    def watch(name: str, given: tuple[torch.Tensor, ...]) -> None:
-        found = given[0].abs().flatten(0, -2).amax(0).cpu().numpy()
+    def watch(name: str, rows: torch.Tensor) -> None:
+        found = rows.abs().amax(0).cpu().numpy()
         sizes[name] = np.maximum(sizes.get(name, found), found)
 
+    for ids in samples:
+        _watched(backbone, Tokenized(ids[0], np.zeros_like(ids[0])), watch)
+    return sizes
+
+
+def input_products(
+    backbone: nn.Module, texts: Iterable[Tokenized], tell: Callable[[int], None] = lambda done: None
+) -> dict[str, Doubles]:
+    """For each dense layer by its name XᵀX of its inputs X, all tokens of all texts: float64[in, in].
+
+    Key and value are given what query is, and are left out. tell: is told how many texts are done.
+    """
+    sums: dict[str, torch.Tensor] = {}
+
+    def watch(name: str, rows: torch.Tensor) -> None:
+        if name.endswith((".key", ".value")):
+            return
+        # Channels differ by orders of magnitude: with sums in float32 the small ones could lose their definiteness.
+        rows = rows.double()
+        if name not in sums:
+            sums[name] = rows.new_zeros(rows.shape[1], rows.shape[1])
+        sums[name].addmm_(rows.T, rows)
+
+    for done, text in enumerate(texts, 1):
+        _watched(backbone, text, watch)
+        tell(done)
+    return {name: found.cpu().numpy() for name, found in sums.items()}
+
+
+@torch.inference_mode()
+def _watched(backbone: nn.Module, text: Tokenized, watch: Callable[[str, torch.Tensor], None]) -> None:
+    """Run the backbone on a text; each dense layer's name and inputs float[n, in] are shown to `watch`."""
     layers = [(name, part) for name, part in backbone.named_modules() if isinstance(part, nn.Linear)]
-    hooks = [part.register_forward_pre_hook(lambda _, given, name=name: watch(name, given)) for name, part in layers]
+    hooks = [
+        part.register_forward_pre_hook(lambda _, given, name=name: watch(name, given[0].flatten(0, -2)))
+        for name, part in layers
+    ]
     try:
-        for ids in samples:
-            backbone(input_ids=torch.from_numpy(ids))
+        ids, segments = (torch.from_numpy(each[None]) for each in text)
+        backbone(input_ids=ids, token_type_ids=segments)
     finally:
         for hook in hooks:
             hook.remove()
-    return sizes
 
 
 # ── The network ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,29 +209,31 @@ def _embeddings(graph: Graph, values: Mapping[str, Floats], model: Model, config
     return _norm(graph, x, values, "embeddings.LayerNorm", config)
 
 
-def _layer(
-    graph: Graph, values: Mapping[str, Floats], sizes: Mapping[str, Floats], layer: int, norm: _Norm, config: Any
-) -> _Norm:
+def _layer(graph: Graph, values: Mapping[str, Floats], seen: Seen, layer: int, norm: _Norm, config: Any) -> _Norm:
     """Attention, then the two dense layers, each with its residual: post-norm, as BERT is."""
     name, mine = f"encoder.layer.{layer}.", f"layer{layer}."
     parts = [f"{name}attention.self.{part}" for part in ("query", "key", "value")]
     weight, bias = (np.concatenate([values[f"{part}.{what}"] for part in parts]) for what in ("weight", "bias"))
-    factors = smoothing(weight, sizes.get(parts[0]))
-    x = graph.dense(norm(f"{mine}qkv", divided=factors), weight * factors, bias, f"{mine}qkv")  # [1, n, 3·hidden]
+    factors = smoothing(weight, seen.sizes.get(parts[0]))
+    x, products = norm(f"{mine}qkv", divided=factors), seen.divided(parts[0], factors)
+    x = graph.dense(x, weight * factors, bias, f"{mine}qkv", products)  # [1, n, 3·hidden]
     heads = graph.ops("Split", [x], 3, axis=2, num_outputs=3)
     x = graph.op("MultiHeadAttention", heads, MICROSOFT, num_heads=config.num_attention_heads)
     out = f"{name}attention.output"
-    x = graph.dense(x, values[f"{out}.dense.weight"], name=f"{mine}attention")
+    products = seen.products.get(f"{out}.dense")
+    x = graph.dense(x, values[f"{out}.dense.weight"], name=f"{mine}attention", products=products)
     x = graph.op("Add", [x, norm(f"{mine}attention", plus=values[f"{out}.dense.bias"])])
     norm = _norm(graph, x, values, f"{out}.LayerNorm", config)
 
     inner, outer = f"{name}intermediate.dense", f"{name}output"
-    factors = smoothing(values[f"{inner}.weight"], sizes.get(inner))
-    x = norm(f"{mine}inner", divided=factors)
-    x = graph.dense(x, values[f"{inner}.weight"] * factors, values[f"{inner}.bias"], f"{mine}inner")
+    factors = smoothing(values[f"{inner}.weight"], seen.sizes.get(inner))
+    x, products = norm(f"{mine}inner", divided=factors), seen.divided(inner, factors)
+    x = graph.dense(x, values[f"{inner}.weight"] * factors, values[f"{inner}.bias"], f"{mine}inner", products)
     # The tanh form is less than 0.0005 from erf's, far below a step of int8, and takes three quarters of its time.
     x = graph.op("FastGelu" if graph.int8 else "Gelu", [x], MICROSOFT)
-    x = graph.dense_by_row(x, values[f"{outer}.dense.weight"], ROW_FLOOR, f"{mine}outer")
+    # A token's division is undone behind the product, so that its error counts as much as the token is large.
+    products = seen.products.get(f"{outer}.dense")
+    x = graph.dense_by_row(x, values[f"{outer}.dense.weight"], ROW_FLOOR, f"{mine}outer", products)
     x = graph.op("Add", [x, norm(f"{mine}outer", plus=values[f"{outer}.dense.bias"])])
     return _norm(graph, x, values, f"{outer}.LayerNorm", config)
 

@@ -6,13 +6,16 @@ through torch's exporter and ONNX Runtime's quantisation, which is slower to run
 
 from __future__ import annotations
 
+import heapq
 import logging
+import random
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import onnx
@@ -26,7 +29,13 @@ from ..errors import InvalidInput
 from . import bertgraph
 from .tower import Side, Tower, load_tower, vectors_of
 
+if TYPE_CHECKING:
+    from ..builder import Progress
+
+Item = TypeVar("Item")
+
 SAMPLE_TEXTS, SAMPLE_WORDS, TITLE_WORDS = 16, 90, 4
+CALIBRATION_TEXTS, LEAST_TEXTS = 256, 48  # to round weights by; of both SAMPLE_TEXTS are kept to measure with
 LEAST_AGREEMENT = 0.9  # of sign bits with float32; below it the export is broken, not merely rounded
 OPSET = 17
 
@@ -45,24 +54,35 @@ def export_onnx(
     out: str | Path | None = None,
     int8: bool = True,
     texts: Sequence[tuple[str, str]] | None = None,
+    questions: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> Exported:
     """Write passage.onnx and (unless the model is shared) question.onnx, and enter them into bpr.json.
 
     folder: with question_encoder/ and passage_encoder/. out: another folder, which gets the ONNX files, the tokenizer,
     the card and bpr.json, but not the float weights; None: the same folder.
-    texts: (title, text) pairs that the sizes of activations are taken from; random words, the default, do as well.
+    texts: (title, text) pairs of the kind that the model will read, by which int8 weights are rounded with error
+    feedback (rounding.py); the first SAMPLE_TEXTS are kept apart, to measure with. None: each weight becomes the
+    nearest byte, and random words tell the sizes of activations. questions: as texts; None: the texts' beginnings.
     """
     source = models.resolve(folder)
     target = source if out is None else Path(out)
     model, files = models.load(source)
-    names = list(files) if out is None else _copied(source, target)
     tokens = Tokens(source)
-    samples = sample_texts(tokens) if texts is None else list(texts)
+    if texts is None:
+        kept = samples = _Samples.of(sample_texts(tokens), None)
+    else:
+        kept, samples = _Samples.of(texts, questions).split()
+    names = list(files) if out is None else _copied(source, target)
     sides: list[Side] = ["passage"] if model.shared else ["question", "passage"]
     for side in sides:
         path = target / f"{side}.onnx"
         tower = load_tower(source, side)
-        graph = graph_of(tower, [_tokenized(tokens, side, pair) for pair in samples], int8)
+        found = samples.tokenized(tokens, side)
+        seen = [] if texts is None or not int8 else found
+        if seen and model.shared:  # its one tower reads questions too
+            seen = [*seen, *samples.tokenized(tokens, "question")]
+        graph = graph_of(tower, found[:SAMPLE_TEXTS], int8, seen, progress)
         partial = path.with_suffix(".onnx.new")
         try:
             partial.write_bytes(graph.SerializeToString())
@@ -72,29 +92,72 @@ def export_onnx(
         names.append(path.name)
     models.save(target, model, names)
     made = {side: (target / f"{side}.onnx").stat().st_size for side in sides}
-    return Exported(target, made, {side: _agreement(source, target, side, samples) for side in sides})
+    return Exported(target, made, {side: _agreement(source, target, side, kept) for side in sides})
 
 
-def graph_of(tower: Tower, samples: Sequence[Tokenized], int8: bool) -> onnx.ModelProto:
-    """The graph of a side. samples: texts to take the sizes of activations from."""
+def graph_of(
+    tower: Tower,
+    samples: Sequence[Tokenized],
+    int8: bool,
+    texts: Sequence[Tokenized] = (),
+    progress: Progress | None = None,
+) -> onnx.ModelProto:
+    """The graph of a side. samples: texts to take the sizes of activations from. texts: to round weights by, if any."""
     if bertgraph.fits(tower):
-        return bertgraph.bert(tower, [each.ids[None] for each in samples] if int8 else None)
+        return bertgraph.bert(tower, [each.ids[None] for each in samples] if int8 else None, texts, progress)
+    if texts:
+        raise InvalidInput("only the weights of a BERT can be rounded by texts: export this model without them")
     return _traced(tower, samples[0], int8)
 
 
 def sample_texts(tokens: Tokens, count: int = SAMPLE_TEXTS) -> list[tuple[str, str]]:
     """Random words of the vocabulary, the same ones every time: which channels are large is the network's habit."""
     words = [word for word in tokens.words() if word.isalpha()] or tokens.words()
-    random = np.random.default_rng(0)
+    dice = np.random.default_rng(0)
 
     def draw(many: int) -> str:
-        return " ".join(words[each] for each in random.integers(0, len(words), many))
+        return " ".join(words[each] for each in dice.integers(0, len(words), many))
 
     return [(draw(TITLE_WORDS), draw(SAMPLE_WORDS)) for _ in range(count)]
 
 
-def _tokenized(tokens: Tokens, side: Side, pair: tuple[str, str]) -> Tokenized:
-    return tokens.passage(pair) if side == "passage" else tokens.question(pair[1][: len(pair[1]) // 4])
+@dataclass(frozen=True)
+class _Samples:
+    """What the two sides read while a model is exported."""
+
+    passages: Sequence[tuple[str, str]]
+    questions: Sequence[str]
+
+    @classmethod
+    def of(cls, texts: Sequence[tuple[str, str]], questions: Sequence[str] | None) -> _Samples:
+        """Without questions the beginnings of the texts are asked."""
+        return cls(texts, [text[: len(text) // 4] for _, text in texts] if questions is None else questions)
+
+    def split(self) -> tuple[_Samples, _Samples]:
+        """Those to measure with, and those to round by, of which there must be enough."""
+        for what, given in (("passages", self.passages), ("questions", self.questions)):
+            if len(given) < LEAST_TEXTS:
+                raise InvalidInput(
+                    f"too few {what} to round weights by ({len(given)}): give {LEAST_TEXTS} or more "
+                    f"({CALIBRATION_TEXTS} are better), or export without texts"
+                )
+        return (
+            _Samples(self.passages[:SAMPLE_TEXTS], self.questions[:SAMPLE_TEXTS]),
+            _Samples(self.passages[SAMPLE_TEXTS:], self.questions[SAMPLE_TEXTS:]),
+        )
+
+    def tokenized(self, tokens: Tokens, side: Side) -> list[Tokenized]:
+        """The texts of a side, one by one."""
+        if side == "passage":
+            return [tokens.passage(pair) for pair in self.passages]
+        return [tokens.question(text) for text in self.questions]
+
+
+def drawn(items: Iterable[Item], count: int = CALIBRATION_TEXTS) -> list[Item]:
+    """So many of them at random, the same ones every time, or all; in flat memory, for a pile may be large."""
+    dice = random.Random(0)
+    found = heapq.nsmallest(count, ((dice.random(), row, item) for row, item in enumerate(items)))
+    return [item for _, _, item in found]
 
 
 def _copied(source: Path, target: Path) -> list[str]:
@@ -110,18 +173,15 @@ def _copied(source: Path, target: Path) -> list[str]:
 
 
 @torch.inference_mode()
-def _agreement(source: Path, target: Path, side: Side, samples: Sequence[tuple[str, str]]) -> float:
+def _agreement(source: Path, target: Path, side: Side, samples: _Samples) -> float:
     """The share of sign bits on which the exported side and torch's float32 agree."""
     tower, encoder = load_tower(source, side), Encoder(target)
-    if side == "passage":
-        found = encoder.passages(samples)
-    else:
-        found = encoder.questions([pair[1][: len(pair[1]) // 4] for pair in samples])
+    found = encoder.passages(samples.passages) if side == "passage" else encoder.questions(samples.questions)
     same = 0.0
-    for row, pair in enumerate(samples):
-        ids, segments = (torch.from_numpy(each[None]) for each in _tokenized(encoder.tokens, side, pair))
+    for row, text in enumerate(samples.tokenized(encoder.tokens, side)):
+        ids, segments = (torch.from_numpy(each[None]) for each in text)
         expected = tower(ids, None, segments if tower.model.token_types else None)[0].numpy()
-        same += float(((found[row] > 0) == (expected > 0)).mean()) / len(samples)
+        same += float(((found[row] > 0) == (expected > 0)).mean()) / len(found)
     if same < LEAST_AGREEMENT:
         raise InvalidInput(
             f"only {same:.1%} of the {side} encoder's sign bits survived the export: ONNX Runtime does not compute "

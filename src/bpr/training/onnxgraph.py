@@ -1,24 +1,23 @@
 """An ONNX graph while it grows, and the products in it as float32 or as int8.
 
-bertgraph.py writes its network with it. Knows ONNX's operators and how weights become bytes; no particular network.
+bertgraph.py writes its network with it. Knows ONNX's operators; no particular network, nor how weights become bytes
+(rounding.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
-Floats: TypeAlias = NDArray[np.float32]
+from .rounding import MOST, Doubles, Floats, signed_bytes
 
 OPSET, IR = 18, 9
 MICROSOFT = "com.microsoft"  # ONNX Runtime's own operators
-MOST = 127  # of a weight
-MOST_OF_PAIR = 128  # of two neighbours with the same sign: 255 · 128 < 2¹⁵
 
 
 class Graph:
@@ -61,25 +60,37 @@ class Graph:
         self._nodes.append(node)
         return named
 
-    def dense(self, x: str, weight: Floats, bias: Floats | None = None, name: str | None = None) -> str:
-        """x·Wᵀ + b; weight: float[out, in]. The constants are NAME.weight, NAME.scales and NAME.bias."""
+    def dense(
+        self,
+        x: str,
+        weight: Floats,
+        bias: Floats | None = None,
+        name: str | None = None,
+        products: Doubles | None = None,
+    ) -> str:
+        """x·Wᵀ + b; weight: float[out, in]. The constants are NAME.weight, NAME.scales and NAME.bias.
+
+        products: of inputs, by which bytes are chosen (rounding.py).
+        """
         added = [] if bias is None else [self.const(bias, _part(name, "bias"))]
         if not self.int8:
             product = self.op("MatMul", [x, self.const(weight.T, _part(name, "weight"))])
             return self.op("Add", [product, *added]) if added else product
-        whole, scales = signed_bytes(weight)
+        whole, scales = signed_bytes(weight, products)
         constants = [self.const(whole.T, _part(name, "weight")), self.const(scales, _part(name, "scales"))]
         # Without its fourth input, zeros for the weights' zero points, the product is up to a fifth faster.
         added = ["", *added] if added else []
         return self.op("DynamicQuantizeMatMul", [x, *constants, *added], MICROSOFT)
 
-    def dense_by_row(self, x: str, weight: Floats, floor: float, name: str | None = None) -> str:
+    def dense_by_row(
+        self, x: str, weight: Floats, floor: float, name: str | None = None, products: Doubles | None = None
+    ) -> str:
         """x·Wᵀ, as int8 with each row (token) of x in units of its largest value, or of `floor` if that is larger."""
         if not self.int8:
             return self.dense(x, weight, name=name)
         largest = self.op("ReduceMax", [x, self.const(np.array([-1]))], keepdims=1)  # [1, n, 1]
         largest = self.op("Max", [largest, self.const(floor)])
-        return self.op("Mul", [self.dense(self.op("Div", [x, largest]), weight, name=name), largest])
+        return self.op("Mul", [self.dense(self.op("Div", [x, largest]), weight, name=name, products=products), largest])
 
     def rows(self, table: Floats, ids: str, name: str | None = None) -> str:
         """The rows of a table: float[words, width], int64[1, n] → float32[1, n, width]; each row with its own scale."""
@@ -110,17 +121,3 @@ class Graph:
 
 def _part(name: str | None, part: str) -> str | None:
     return None if name is None else f"{name}.{part}"
-
-
-def signed_bytes(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """int8[out, in] and float32[out] with weight ≈ bytes · scale, whose products no processor has to clip.
-
-    Without VNNI a product of bytes is `vpmaddubsw`: a₀w₀ + a₁w₁ for neighbours, saturated at 2¹⁵. With 0 ≤ a ≤ 255 it
-    stays below if the positive parts of two neighbours, and their negative parts, sum up to no more than 128.
-    """
-    even = np.pad(weight, ((0, 0), (0, weight.shape[1] % 2))).reshape(len(weight), -1, 2)  # [out, pairs, 2]
-    ups, downs = np.maximum(even, 0).sum(axis=2).max(axis=1), np.maximum(-even, 0).sum(axis=2).max(axis=1)
-    # 0.6 less than the bound: rounding adds at most 0.5 to each of the two.
-    limits = np.maximum(np.maximum(ups, downs) / (MOST_OF_PAIR - 0.6), np.abs(weight).max(axis=1) / MOST)
-    scales = np.where(limits > 0, limits, 1).astype(np.float32)
-    return np.rint(weight / scales[:, None]).astype(np.int8), scales
