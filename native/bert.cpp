@@ -232,8 +232,8 @@ void Bert::pool(const BertKernels& k, std::size_t count, float* x, float* pooled
     for (std::size_t i = 0; length > 0 && i < width_; ++i) pooled[i] /= length;
 }
 
-void Bert::encode(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, std::size_t output, float* out) {
-    const Output& head = outputs_.at(output);
+template <class Finish>
+void Bert::run(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, Finish finish) {
     check_ids(ids, segments, count);
     Scratch memory;
     {
@@ -245,12 +245,33 @@ void Bert::encode(const std::int64_t* ids, const std::int64_t* segments, std::si
     const BertKernels& k = *level().bert;
     embed(ids, segments, count, work.x);
     for (const PackedLayer& layer : layers_) run_layer(layer, k, count, work);
-    pool(k, count, work.x, work.pooled);
-    Stop never(-1, nullptr, {});
-    rotate(work.pooled, 1, width_, head.panels.data(), head.bias.size(), 1, never, out);
-    for (std::size_t b = 0; b < head.bias.size(); ++b) out[b] += head.bias[b];
+    finish(k, work);
     std::lock_guard lock(mutex_);
     idle_.push_back(std::move(memory));
+}
+
+void Bert::project(const Output& head, const float* rows, std::size_t count, float* out) const {
+    const std::size_t bits = head.bias.size();
+    Stop never(-1, nullptr, {});
+    rotate(rows, count, width_, head.panels.data(), bits, 1, never, out);
+    for (std::size_t r = 0; r < count; ++r)
+        for (std::size_t b = 0; b < bits; ++b) out[r * bits + b] += head.bias[b];
+}
+
+void Bert::encode(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, std::size_t output, float* out) {
+    const Output& head = outputs_.at(output);
+    run(ids, segments, count, [&](const BertKernels& k, Work& work) {
+        pool(k, count, work.x, work.pooled);
+        project(head, work.pooled, 1, out);
+    });
+}
+
+void Bert::encode_tokens(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, std::size_t output, float* out) {
+    const Output& head = outputs_.at(output);
+    run(ids, segments, count, [&](const BertKernels& k, Work& work) {
+        k.norm(work.x, count, width_, settings_.epsilon, last_.view(), nullptr, nullptr);
+        project(head, work.x, count, out);
+    });
 }
 
 }  // namespace bpr

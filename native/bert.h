@@ -1,4 +1,4 @@
-// BERT's forward pass for one text, with products of bytes: token ids in, a vector out. One text is one call on one thread.
+// BERT's forward pass for one text, with products of bytes: token ids in, a vector out, or one for each token. One text is one call on one thread.
 //
 // Contract, the same at every level: every sum of bytes is exact, and every float is made by the same operations in the same
 // order (bert_impl.h), so that a text's vector is the same bits at every level, alone and in company.
@@ -98,6 +98,8 @@ public:
     std::size_t output_bits(std::size_t output) const { return outputs_.at(output).bias.size(); }
     // ids, segments: [count]; segments may be nullptr. out: [output_bits(output)]
     void encode(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, std::size_t output, float* out);
+    // The output of every token instead of the pooled one's. out: [count, output_bits(output)]
+    void encode_tokens(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, std::size_t output, float* out);
 
 private:
     using List = std::vector<float>;
@@ -120,6 +122,10 @@ private:
     };
     struct Work;
 
+    // Runs the layers; `finish` gets what they leave: sums whose last norm is still to be taken.
+    template <class Finish>
+    void run(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, Finish finish);
+    void project(const Output& head, const float* rows, std::size_t count, float* out) const;
     void check_ids(const std::int64_t* ids, const std::int64_t* segments, std::size_t count) const;
     void embed(const std::int64_t* ids, const std::int64_t* segments, std::size_t count, float* x) const;
     void run_layer(const PackedLayer& layer, const BertKernels& k, std::size_t count, Work& work) const;

@@ -243,6 +243,16 @@ auto encode(bpr::Bert& bert, const IdsArray& ids, std::optional<IdsArray> segmen
     return out.array();
 }
 
+auto encode_tokens(bpr::Bert& bert, const IdsArray& ids, std::optional<IdsArray> segments, std::size_t output) {
+    require(!segments || segments->shape(0) == ids.shape(0), "one segment a token is needed");
+    Owned<float> out(ids.shape(0), bert.output_bits(output));
+    {
+        nb::gil_scoped_release release;
+        bert.encode_tokens(ids.data(), segments ? segments->data() : nullptr, ids.shape(0), output, out.data.get());
+    }
+    return out.array();
+}
+
 auto multiply(const CodesArray& rows, const WeightsArray& weights, int most) {
     require(rows.shape(1) == weights.shape(0), "rows and weights differ in width");
     const bpr::Floats none{nullptr, 0, 0};
@@ -280,7 +290,8 @@ NB_MODULE(_native, m) {
         .def("add_layer", &add_layer, "norms"_a, "weights"_a, "scales"_a, "biases"_a)
         .def("add_output", [](bpr::Bert& bert, const FloatsArray& weight, const FloatsArray& bias) { bert.add_output(floats_of(weight), floats_of(bias)); },
              "weight"_a.noconvert(), "bias"_a.noconvert())
-        .def("encode", &encode, "ids"_a.noconvert(), "segments"_a.noconvert().none(), "output"_a);
+        .def("encode", &encode, "ids"_a.noconvert(), "segments"_a.noconvert().none(), "output"_a)
+        .def("encode_tokens", &encode_tokens, "ids"_a.noconvert(), "segments"_a.noconvert().none(), "output"_a);
     m.def("levels", &levels);
     m.def("level", [] { return std::string(bpr::level().name); });
     m.def("use_level", [](std::optional<std::string> name) { bpr::use_level(name ? name->c_str() : nullptr); }, "name"_a.none());

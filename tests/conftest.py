@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 
 from bpr import cli, kernels
-from tiny_models import make_model
+from tiny_models import make_model, make_reader
 
 # Threads that wait for each other cost a tiny model a hundred times what they save, with tests beside tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -48,6 +48,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with float weights and int8 ONNX: 64 bits, two planes, two encoders. Not to be changed."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     make_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reader's folder with float weights and int8 ONNX, and windows of 96 tokens. Not to be changed."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-reader"
+    make_reader(folder)
     return folder
 
 

@@ -334,3 +334,27 @@ def test_the_longest_question_of_the_model_can_be_encoded(tiny_model: Path) -> N
     ids = Tokens(tiny_model).passage(("", "homer " * 200)).ids
     assert len(ids) == LENGTH
     assert np.isfinite(engine(tiny_model).run("vector", ids, np.zeros_like(ids))).all()
+
+
+# ── Every token ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@at_every_level
+def test_the_first_token_s_output_is_what_cls_pooling_gives(tmp_path: Path, level: str) -> None:
+    make_model(tmp_path / "cls", pooling="cls")
+    network = engine(tmp_path / "cls")
+    tokens = Tokens(tmp_path / "cls")
+    with kernels.using_simd(level):
+        for pair in PAIRS[:12]:
+            ids, segments = tokens.passage(pair)
+            every = network._network.encode_tokens(ids, None, network.outputs.index("vector"))
+            assert every.shape == (len(ids), BITS) and np.isfinite(every).all()
+            np.testing.assert_array_equal(every[0], network.run("vector", ids, segments))
+
+
+def test_every_token_has_the_same_checks(tiny_reader: Path) -> None:
+    network = bert.open_bert(tiny_reader / "reader.onnx")
+    assert network is not None and network.outputs == ["logits"]
+    for ids, says in (([], "1 to 96 tokens"), ([5] * 97, "1 to 96 tokens"), ([10**6], "outside the vocabulary")):
+        with pytest.raises(InvalidInput, match=says):
+            network.run("logits", np.array(ids, np.int64), np.zeros(len(ids), np.int64))

@@ -219,7 +219,7 @@ def parameters() -> list:
 def test_the_help_explains_every_option_with_examples(run):
     status, out, err = run("evaluate", "--help")
     assert (status, err) == (0, "")
-    assert len(re.findall(r"^ +\$ bpr evaluate ", out, re.M)) == 3
+    assert len(re.findall(r"^ +\$ bpr evaluate ", out, re.M)) == 4
     for parameter in parameters():
         assert parameter.help
 

@@ -464,9 +464,9 @@ def test_the_markdown_says_what_it_is_about(world, tmp_path, monkeypatch):
     first, against = tables(report)  # tables without rows are left out
     assert first.cells[0][:3] == ("", "top 1", "top 20") and "EM" not in first.cells[0]
     assert [row[0] for row in against.cells[1:]] == ["DPR"]
-    results[0]["em"] = 41.5  # what a later version measures is a column as soon as one row has it
+    results[0]["em"] = {"mean": 41.5, "low": 40.0, "high": 43.0}  # a column as soon as one row has it
     later = tables(compare.summary(results, corpus, sides, How(20), [1, 20], "BPR, two planes"))[0].cells
-    assert later[0][3] == "EM" and [row[3] for row in later[1:]] == ["41.5", "–"]
+    assert later[0][3] == "EM" and [row[3] for row in later[1:]] == ["41.5 [40.0, 43.0]", "–"]
     monkeypatch.setattr(plots, "available", lambda: False)
     assert {path.suffix for path in compare.write(report, tmp_path)} == {".json", ".md"}
 
@@ -545,3 +545,61 @@ def test_ablations_need_questions_that_are_held_out():
 
     with pytest.raises(InvalidInput, match="no questions are held out"):
         ablations.train(None, SimpleNamespace(held=np.zeros(3, bool)), Path(), Path(), None)
+
+
+# ── Readers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reader_fills_the_em_column_and_table_3(world, run, tmp_path, tiny_reader, monkeypatch):
+    from bpr.compare import reading
+    from bpr.reader import Reader
+
+    seen: list[int] = []
+    real = Reader.read
+
+    def read(self, question, passages, **how):
+        seen.append(len(passages))
+        assert len({each.id for each in passages}) == len(passages)  # each is read once, whichever rows found it
+        return real(self, question, passages, **how)
+
+    monkeypatch.setattr(Reader, "read", read)
+    given = [*ready(world), "-k", 1, "-k", 20, "--reader", tiny_reader, "--reader", tiny_reader, "--read", 10]
+    status, out, err = run(*given, "-o", tmp_path / "out")
+    assert status == 0, err
+    assert "Table 3: readers of what" in out and "EM: 10 questions, 20 passages read for each" in err
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    main = [row for row in found["rows"] if row["table"] == rows.MAIN and "problem" not in row]
+    assert len(main) > 5 and all(0 <= row["em"]["mean"] <= 100 and row["em"]["questions"] == 10 for row in main)
+    assert all("em" not in row and "best" not in row for row in found["rows"] if row["table"] != rows.MAIN)
+    assert set(found["readers"]) == {"tiny reader", "tiny reader (2)"} == set(found["parameters"])
+    assert found["readers"]["tiny reader"] == next(row["em"] for row in main if row["name"] == found["main"])
+    count = found["parameters"]["tiny reader"]
+    body = sum(each.numel() for each in backbone(places=96).parameters())
+    assert body < count < 1.1 * body
+    assert len(seen) == 10  # the second reader is the same, and its answers are there already
+    seen.clear()
+    status, _, _ = run(*given, "-o", tmp_path / "out")
+    assert status == 0 and not seen
+    assert reading._kept(tmp_path / "none") is None
+
+
+def test_em_is_that_of_what_a_row_found(world, tmp_path, tiny_reader):
+    from bpr.compare import reading
+    from bpr.evaluation import exact_match
+    from bpr.reader import Reader
+
+    corpus = compare.corpus(world.passages, read_questions(world.questions))
+    reader = Reader.open(tiny_reader)
+    best = [[(7 * number + step) % ROWS for step in range(5)] for number in range(ASKED)]
+    result = {"name": "x", "table": rows.MAIN, "best": best}
+    found = reading.exact([result, {"name": "y", "table": rows.L}], corpus, reader, tmp_path)
+    wanted = []
+    for question, some in zip(corpus.questions, best, strict=True):
+        answers = reader.answer(question.text, [corpus.passages[row] for row in some], least=0.0)
+        wanted.append(exact_match(answers[0].text, question.answers))
+    assert found == {"x": wanted}
+    silent = compare.Corpus(
+        corpus.passages, [Question("1", "who", (), {"p1": 1})], corpus.rows, corpus.asked, (1, 1), "gold"
+    )
+    with pytest.raises(InvalidInput, match="none of the questions has answers"):
+        reading.exact([result], silent, reader, tmp_path)

@@ -270,3 +270,20 @@ def test_the_model_that_ships_finds_the_paragraphs_of_the_sample(tmp_path):
     with bpr.open(tmp_path / "a.bpr", model=encoder) as retriever:
         found = demo.recall(retriever, demo.questions(), lambda what, done, total: None)
     assert found.shares[20] >= FLOOR
+
+
+# ── With a reader ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_with_a_reader_answers(small, tiny_model, tiny_reader, tmp_path_factory):
+    import shutil
+
+    from bpr.training.readerexport import export_reader
+
+    both = tmp_path_factory.mktemp("both") / "model"
+    shutil.copytree(tiny_model, both)
+    export_reader(tiny_reader, both)
+    status, out, _ = call("demo", "--model", both, "-q", columns=300)
+    assert status == 0
+    assert len(re.findall(r"^  → .+  \d+%  .+ ms with the search$", out, re.M)) == len(demo.SHOWN)
+    assert "→" not in call("demo", "--model", tiny_model, "-q")[1]

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from bpr import model as models
-from bpr.encoder import CHARACTERS_PER_TOKEN, Encoder, Tokens
+from bpr.encoder import Encoder, Tokens
 from bpr.errors import Cancelled, DeadlineExceeded, InvalidInput
 from bpr.kernels import Cancel
+from bpr.pieces import CHARACTERS_PER_TOKEN
 from tiny_models import BITS, CLS, LENGTH, SEP, WORDS, make_model
 
 RANDOM = np.random.default_rng(5)

@@ -31,12 +31,12 @@ def test_every_target_and_verb_that_the_documents_name_exists():
     from bpr.cli import app
 
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    verbs = {command.name or command.callback.__name__ for command in app.registered_commands}
+    verbs = {command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands}
     verbs |= {group.name for group in app.registered_groups}
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         assert set(re.findall(r"\bmake ([a-z]+)\b", text.replace("`make` alone", ""))) - {"a"} <= targets, page
-        assert set(re.findall(r"^\$ bpr ([a-z]+)", text, re.MULTILINE)) <= verbs, page
+        assert set(re.findall(r"^\$ bpr ([a-z-]+)", text, re.MULTILINE)) <= verbs, page
 
 
 def test_links_between_the_documents_lead_somewhere():

@@ -29,12 +29,14 @@ ERRORS = [
     "UnsupportedFormat",
 ]
 LAZY = {
+    "Answer": "bpr.records",
     "Cancel": "bpr.kernels",
     "Encoder": "bpr.encoder",
     "Hit": "bpr.records",
     "Hits": "bpr.records",
     "Passage": "bpr.records",
     "Questions": "bpr.codes",
+    "Reader": "bpr.reader",
     "Retriever": "bpr.retriever",
     "ScanIndex": "bpr.index.scan",
     "Transform": "bpr.transform",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bpr.model import Model, two_planes
+from bpr.reader import ReaderModel
 
 _WORDS = """
     the a of and in is was who what when where wrote greek epic poem iliad odyssey homer war troy achilles city river
@@ -45,7 +46,7 @@ def write_tokenizer(path: Path) -> Path:
     return path
 
 
-def backbone(seed: int = 0, kind: str = "bert") -> Any:
+def backbone(seed: int = 0, kind: str = "bert", places: int = 64) -> Any:
     """Large random weights: with the small ones of a fresh BERT every text would get nearly the same vector."""
     import torch
     import transformers
@@ -59,7 +60,7 @@ def backbone(seed: int = 0, kind: str = "bert") -> Any:
             num_hidden_layers=2,
             num_attention_heads=4,
             intermediate_size=64,
-            max_position_embeddings=64,
+            max_position_embeddings=places,
             initializer_range=0.2,
         )
         return transformers.BertModel(config, add_pooling_layer=False).eval()
@@ -105,4 +106,24 @@ def make_model(
     model = save_model(folder, model, towers, write_tokenizer(folder / "tokenizer.json"))
     if onnx:
         export_onnx(folder, int8=int8)
+    return model
+
+
+def make_reader(
+    folder: Path, *, seed: int = 0, onnx: bool = True, int8: bool = True, kind: str = "bert", **settings: Any
+) -> ReaderModel:
+    """A whole folder of a reader with random weights; settings: as for ReaderModel."""
+    import torch
+
+    from bpr.training.reader import Reader, save
+    from bpr.training.readerexport import export_reader
+
+    model = ReaderModel("tiny reader", **{"length": 96, "question_length": 16, **settings})
+    reader = Reader(backbone(seed, kind, places=128))
+    with torch.no_grad():
+        reader.head.weight.normal_(std=0.5)
+    folder.mkdir(parents=True, exist_ok=True)
+    model = save(folder, reader, model, write_tokenizer(folder / "tokenizer.json"))
+    if onnx:
+        export_reader(folder, int8=int8)
     return model

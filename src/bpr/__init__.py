@@ -4,6 +4,7 @@
     bpr.build("passages.tsv", "wiki.bpr")                            # text → a bundle of bits
     retriever = bpr.open("wiki.bpr")
     retriever.search("who wrote the Iliad?", k=20)                   # list[Hit(id, title, text, score, rank, meta)]
+    retriever.answer("who wrote the Iliad?")                         # Answer(text, confidence, passage, start, end)
 
 Importing bpr imports nothing heavy: a name is loaded when it is first used.
 """
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .encoder import Encoder as Encoder
     from .index import ScanIndex as ScanIndex
     from .kernels import Cancel as Cancel
+    from .reader import Reader as Reader
+    from .records import Answer as Answer
     from .records import Hit as Hit
     from .records import Hits as Hits
     from .records import Passage as Passage
@@ -49,12 +52,14 @@ __version__ = "0.1.0"
 
 # Public name → the module it lives in.
 _HOMES = {
+    "Answer": "records",
     "Cancel": "kernels",
     "Encoder": "encoder",
     "Hit": "records",
     "Hits": "records",
     "Passage": "records",
     "Questions": "codes",
+    "Reader": "reader",
     "Retriever": "retriever",
     "ScanIndex": "index",
     "Transform": "transform",
@@ -67,6 +72,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Answer",
     "BprError",
     "BundleLocked",
     "Cancel",
@@ -83,6 +89,7 @@ __all__ = [
     "Overloaded",
     "Passage",
     "Questions",
+    "Reader",
     "Retriever",
     "ScanIndex",
     "StorageError",

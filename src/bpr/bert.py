@@ -21,7 +21,8 @@ from .kernels import native
 from .onnxfile import OnnxFile
 
 FACTS = "bpr.bert.1"  # the metadata entry; another arrangement of the constants would get another number
-OUTPUTS = ("vector", "question")
+OUTPUTS = ("vector", "question", "logits")
+TOKENS = "logits"  # the output that every token has: a reader's
 GRAIN, HEAD_GRAIN = 32, 8  # what widths, and the dimensions of a head, are multiples of
 MOST_WIDTH, MOST_INNER = 4096, 16384
 _MOST_LAYERS = 256
@@ -76,13 +77,14 @@ class Bert:
             raise InvalidInput(f"{file.path} is not a graph as `bpr export` makes it: {error}") from error
 
     def run(self, output: str, ids: NDArray[np.int64], segments: NDArray[np.int64]) -> NDArray[np.float32]:
-        """ids, segments: int64[n] → float32[bits]."""
+        """ids, segments: int64[n] → float32[bits]; logits: float32[n, bits]."""
         given = segments if "token_type_ids" in self.inputs else None
+        compute = self._network.encode_tokens if output == TOKENS else self._network.encode
         try:
-            vectors: NDArray[np.float32] = self._network.encode(ids, given, self.outputs.index(output))  # [1, bits]
+            found: NDArray[np.float32] = compute(ids, given, self.outputs.index(output))  # [1, bits] or [n, bits]
         except (ValueError, TypeError) as error:
             raise InvalidInput(f"a text cannot be encoded: {error}") from error
-        return vectors.reshape(-1)
+        return found if output == TOKENS else found.reshape(-1)
 
 
 def has_fast_kernel() -> bool:

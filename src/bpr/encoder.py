@@ -1,4 +1,4 @@
-"""Text to vectors on the CPU, without torch. The only importer of onnxruntime and of tokenizers.
+"""Text to vectors on the CPU, without torch. The only importer of onnxruntime.
 
 The builder and the retriever call `Encoder`; training uses `Tokens`, so that a model is trained on the very ids that it
 is served with. Knows a model folder (model.py) and its two graphs:
@@ -28,10 +28,8 @@ from .bert import has_fast_kernel, open_bert
 from .errors import Cancelled, DeadlineExceeded, InvalidInput
 from .kernels import Cancel, Limits
 from .model import Model
+from .pieces import CHARACTERS_PER_TOKEN, check_text, open_tokenizer
 
-# A text is cut to so many characters for each token that the model reads before it is tokenised: the rest is not read
-# anyway (a token of ordinary text has four or five characters), and a book must not take seconds to be cut up.
-CHARACTERS_PER_TOKEN = 64
 AT_ONCE = 64
 
 Ids: TypeAlias = NDArray[np.int64]
@@ -98,8 +96,8 @@ class Tokens:
         folder = models.resolve(folder)
         self.model, files = models.load(folder)
         path = models.check_file(folder, models.TOKENIZER, files)
-        self._questions = _tokenizer(path, self.model.question_length)
-        self._passages = _tokenizer(path, self.model.passage_length)
+        self._questions = open_tokenizer(path, self.model.question_length)
+        self._passages = open_tokenizer(path, self.model.passage_length)
 
     def question(self, text: str, row: int = 0) -> Tokenized:
         """`row` is for the message if the text is none."""
@@ -126,14 +124,14 @@ class Tokens:
         return sorted(known, key=known.__getitem__)
 
     def _question_part(self, text: str, row: int) -> str:
-        _check(text, f"question {row}")
+        check_text(text, f"question {row}")
         return text[: self.model.question_length * CHARACTERS_PER_TOKEN]
 
     def _passage_parts(self, pair: tuple[str, str], row: int) -> list[str]:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidInput(f"passage {row} must be a pair of title and text, not {type(pair).__name__}")
-        _check(pair[0], f"the title of passage {row}")
-        _check(pair[1], f"the text of passage {row}")
+        check_text(pair[0], f"the title of passage {row}")
+        check_text(pair[1], f"the text of passage {row}")
         most = self.model.passage_length * CHARACTERS_PER_TOKEN
         return [part[:most] for part in (pair if pair[0] else pair[1:])]
 
@@ -150,7 +148,7 @@ class Runs(Protocol):
     outputs: list[str]
 
     def run(self, output: str, ids: Ids, segments: Ids) -> Vectors:
-        """ids, segments: int64[n] → float32[bits]."""
+        """ids, segments: int64[n] → float32[bits]; a reader's logits are float32[n, 3]."""
         ...
 
 
@@ -230,23 +228,11 @@ class Encoder:
     ) -> Vectors:
         """Each text on its own; the threads take the next one as they come free."""
         vectors = np.empty((len(texts), self.model.bits), np.float32)
-        rows = _Rows(len(texts), limits)
 
-        def work() -> None:
-            for row in rows:
-                vectors[row] = graph.run(output, *tokenize(texts[row], row))
+        def encode(row: int) -> None:
+            vectors[row] = graph.run(output, *tokenize(texts[row], row))
 
-        threads = min(limits.thread_count(), len(texts))
-        if threads <= 1:
-            work()
-            return vectors
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                for future in as_completed([pool.submit(work) for _ in range(threads)]):
-                    future.result()
-            except BaseException:  # Ctrl-C among them: the pool waits for its threads, each of which ends its text
-                rows.stop()
-                raise
+        each_text(len(texts), encode, limits)
         return vectors
 
     def _graph(self, side: str, output: str) -> Runs:
@@ -254,7 +240,7 @@ class Encoder:
         with self._opening:
             if name not in self._graphs:
                 path = models.check_file(self.folder, name, self._files)
-                self._graphs[name] = _opened(path, self._wanted)
+                self._graphs[name] = open_graph(path, self._wanted)
             graph = self._graphs[name]
         wanted = {"input_ids", *(["token_type_ids"] if self.model.token_types else [])}
         if graph.inputs != wanted or output not in graph.outputs:
@@ -263,6 +249,27 @@ class Encoder:
                 f"output {output!r}: make it with `bpr export`"
             )
         return graph
+
+
+def each_text(count: int, run: Callable[[int], None], limits: Limits) -> None:
+    """run(0) … run(count − 1); the threads take the next one as they come free."""
+    rows = _Rows(count, limits)
+
+    def work() -> None:
+        for row in rows:
+            run(row)
+
+    threads = min(limits.thread_count(), count)
+    if threads <= 1:
+        work()
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for future in as_completed([pool.submit(work) for _ in range(threads)]):
+                future.result()
+        except BaseException:  # Ctrl-C among them: the pool waits for its threads, each of which ends its text
+            rows.stop()
+            raise
 
 
 class _Rows:
@@ -301,29 +308,8 @@ def checked_texts(texts: Any, what: str) -> Sequence[Any]:
     return texts
 
 
-def _check(text: Any, what: str) -> None:
-    """InvalidInput unless it is a string that UTF-8 can hold."""
-    if not isinstance(text, str):
-        raise InvalidInput(f"{what} must be a string, not {type(text).__name__}")
-    try:
-        text.isascii() or text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{what} has half a surrogate pair at character {error.start}, which is no text") from None
-
-
-def _tokenizer(path: Path, length: int) -> Any:
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library has no better one
-        raise InvalidInput(f"{path} is not a tokenizer of the tokenizers library: {error}") from error
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(length, strategy="longest_first")
-    return tokenizer
-
-
-def _opened(path: Path, engine: Engine | None) -> Runs:
+def open_graph(path: Path, engine: Engine | None = None) -> Runs:
+    """bpr's own engine for a graph that it knows, where it has a kernel for this processor; else ONNX Runtime."""
     ours = open_bert(path) if engine == "bpr" or (engine is None and has_fast_kernel()) else None
     if ours is None and engine == "bpr":
         raise InvalidInput(

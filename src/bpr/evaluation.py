@@ -187,20 +187,20 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation))
 
 
-def _words(text: str) -> list[str]:
+def answer_words(text: str) -> list[str]:
     """As SQuAD compares answers: in lower case, without (ASCII's) punctuation and without articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> bool:
     """Whether the prediction is one of the answers, but for case, punctuation, articles and spaces."""
-    words = _words(prediction)
-    return any(_words(answer) == words for answer in answers)
+    words = answer_words(prediction)
+    return any(answer_words(answer) == words for answer in answers)
 
 
 def f1(prediction: str, answers: Iterable[str]) -> float:
     """The best F1 over the words of the prediction and an answer, from 0 to 1; where one has no words, exact_match."""
-    return max((_f1(_words(prediction), _words(answer)) for answer in answers), default=0.0)
+    return max((_f1(answer_words(prediction), answer_words(answer)) for answer in answers), default=0.0)
 
 
 def _f1(words: list[str], wanted: list[str]) -> float:

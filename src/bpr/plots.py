@@ -7,7 +7,7 @@ nothing outside is changed, and the same numbers give the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -58,6 +58,29 @@ def _files(figure: Figure) -> dict[str, bytes]:
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {"Software": None})
             drawn[kind] = file.getvalue()
     return drawn
+
+
+def reliability(
+    bins: Sequence[Mapping[str, float]], coverage: Mapping[str, float], title: str = ""
+) -> dict[str, bytes]:
+    """How right answers are by how confident, and how right the most confident ones are, by file type.
+
+    bins: "confidence", "right" and "answers" of each; coverage: percent right among the so many percent most confident.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot([0, 1], [0, 1], "--", color="grey", linewidth=1)
+    left.plot([each["confidence"] for each in bins], [each["right"] for each in bins], "o-")
+    left.set(xlabel="confidence", ylabel="share exactly right", xlim=(0, 1), ylim=(0, 1), title=title)
+    right.plot([float(share.rstrip("%")) for share in coverage], list(coverage.values()), "o-")
+    right.set(
+        xlabel="questions answered, the most confident first, %", ylabel="exactly right of them, %", ylim=(0, 101)
+    )
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    return _files(figure)
 
 
 def points(places: Mapping[str, tuple[float, float]], bold: Collection[str], across: str, up: str) -> dict[str, bytes]:

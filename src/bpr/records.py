@@ -40,6 +40,24 @@ class Hit:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a reader answers: passage.text[start:end] == text.
+
+    confidence: the probability, from 0 to 1, that the text is exactly right.
+    """
+
+    text: str
+    confidence: float
+    passage: Passage
+    start: int
+    end: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON-able dict."""
+        return asdict(self)
+
+
 class Hits(NamedTuple):
     """Ranked rows for each question: score descending, then row ascending.
 

@@ -1,4 +1,4 @@
-"""An opened bundle that finds passages: encoder + index + passages. Composes; computes nothing.
+"""An opened bundle that finds passages, and answers: encoder + index + passages + reader. Composes; computes nothing.
 
 The edges (bpr.open, the command line, the service) call it.
 """
@@ -19,12 +19,13 @@ from . import bundle
 from . import model as models
 from .builder import MAGNITUDES, SIGNS, load_transform
 from .codes import Mask, Questions, as_array
-from .encoder import Encoder, Encodes
+from .encoder import Encoder, Encodes, checked_texts
 from .errors import BprError, EmptyBundle, InvalidInput, ModelMismatch, UnsupportedFormat
 from .index import ScanIndex
 from .kernels import Cancel
 from .passages import Passages
-from .records import Hit, Hits
+from .reader import Reader, has_reader
+from .records import Answer, Hit, Hits, Passage
 from .stages import CANDIDATES, search
 
 TWO_PLANE_CANDIDATES = 2000  # the sign plane has half of the bits, so the best passages lie somewhat deeper
@@ -47,18 +48,22 @@ def open(
     path: str | Path,
     *,
     model: str | Path | Encodes | None = None,
+    reader: str | Path | Reader | None = None,
     verify: Literal["auto", "all", "size"] = "auto",
 ) -> Retriever:
     """Open a bundle for searching; its files are memory-mapped.
 
     model: where the model of the bundle is (a folder, or an opened encoder), to search with text. By default it is
     looked for where it was when the bundle was built, and inside bpr; another model is refused (ModelMismatch).
+    reader: what answers questions (a folder, or an opened reader). By default that in the model's folder, or in bpr.
     verify: "auto" checks every byte of a bundle up to 4 GB now, and of a larger one the signs now and the rest when it
     is first read; "all" checks every byte now; "size" checks sizes only.
     """
     retriever = Retriever(bundle.open(path, verify=verify))
     if model is not None:
         retriever.use(model)
+    if reader is not None:
+        retriever.use_reader(reader)
     return retriever
 
 
@@ -82,6 +87,7 @@ class Retriever:
         self.candidates: int = self.info.get("candidates") or default
         self._transform = load_transform(opened)
         self._encoder: Encodes | None = None
+        self._reader: Reader | None = None
         self._finding = threading.Lock()
 
     def __enter__(self) -> Retriever:
@@ -114,6 +120,10 @@ class Retriever:
             )
         self._encoder = encoder
 
+    def use_reader(self, reader: str | Path | Reader) -> None:
+        """Answer questions with this reader; any will do, whatever made the bundle."""
+        self._reader = Reader.open(reader) if isinstance(reader, str | Path) else reader
+
     @overload
     def search(self, question: str, **how: Any) -> list[Hit]: ...
     @overload
@@ -128,6 +138,35 @@ class Retriever:
         float[q, dimensions], of the same model as the passages' vectors. The rest is as for `rank`.
         """
         return self._search(question, vectors, lambda part: None, how)
+
+    @overload
+    def answer(self, question: str, *, n: None = None, **how: Any) -> Answer | None: ...
+    @overload
+    def answer(self, question: str, *, n: int, **how: Any) -> list[Answer]: ...
+    @overload
+    def answer(self, question: Sequence[str], *, n: None = None, **how: Any) -> list[Answer | None]: ...
+    @overload
+    def answer(self, question: Sequence[str], *, n: int, **how: Any) -> list[list[Answer]]: ...
+
+    def answer(
+        self, question: Any, *, n: int | None = None, k: int | None = None, least: float | None = None, **how: Any
+    ) -> Any:
+        """What the best passages answer: an Answer, or None where there is none; for several questions a list of them.
+
+        n: as a list of the n best different answers instead. k: how many passages are read (default: the reader's own,
+        which its confidence is fitted for). least: the confidence below which an answer is none (default: the
+        reader's). The rest is as for `rank`.
+        """
+        reader, limits = self.reader, {name: how[name] for name in ("threads", "deadline", "cancel") if name in how}
+        alone = isinstance(question, str)
+        asked = [question] if alone else checked_texts(question, "questions")
+        found = self.search(asked, k=min(k or reader.model.passages, len(self)), **how)
+        given = []
+        for text, hits in zip(asked, found, strict=True):
+            passages = [Passage(hit.id, hit.title, hit.text, hit.meta) for hit in hits]
+            answers = reader.answer(text, passages, n or 1, least=least, **limits)
+            given.append(answers if n is not None else answers[0] if answers else None)
+        return given[0] if alone else given
 
     def search_timed(self, question: Any = None, *, vectors: Any = None, **how: Any) -> tuple[Any, Timings]:
         """As `search`, and what each part of it took."""
@@ -166,6 +205,23 @@ class Retriever:
                 self.use(self._find_model())
             assert self._encoder is not None
             return self._encoder
+
+    @property
+    def reader(self) -> Reader:
+        """What answers questions, looked for when it is first needed: beside the bundle's model, or inside bpr."""
+        encoder = self.encoder
+        with self._finding:
+            if self._reader is None:
+                places = [getattr(encoder, "folder", models.MINI), models.MINI]
+                place = next(filter(has_reader, places), None)
+                if place is None:
+                    raise InvalidInput(
+                        f"neither {' nor '.join(dict.fromkeys(map(str, places)))} has a reader: say where one is "
+                        "(reader=…, --reader DIR)"
+                    )
+                self.use_reader(place)
+            assert self._reader is not None
+            return self._reader
 
     def _known_model(self) -> dict[str, Any]:
         known = self.info["model"]

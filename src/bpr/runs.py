@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import quote
@@ -52,12 +52,14 @@ class Run:
     answer: Ranks  # int64[q]
     gold: Ranks  # int64[q]
     ndcg: Values | None  # float64[q]
+    read: Mapping[str, Values] = field(default_factory=dict)  # float64[q]: EM and F1 of a reader's answers, by name
 
     def measures(self, questions: Sequence[Question], ks: Sequence[int]) -> dict[str, Values]:
         """Each measure's values; a k beyond the depth is refused, since nobody looked there."""
         if ks and max(ks) > self.depth:
             raise InvalidInput(f"top {max(ks)} cannot be told from the first {self.depth} passages of each question")
-        return evaluation.measures(questions, ks, answer=self.answer, gold=self.gold, ndcg=self.ndcg)
+        found = evaluation.measures(questions, ks, answer=self.answer, gold=self.gold, ndcg=self.ndcg)
+        return {**found, **self.read}
 
     def summary(self, questions: Sequence[Question], ks: Sequence[int], other: Run | None = None) -> dict[str, Any]:
         """Each measure's mean and interval, JSON-able, and how much more it is than in another run that has it."""
@@ -180,6 +182,7 @@ def to_dict(run: Run, questions: Sequence[Question], regex: bool) -> dict[str, A
         "answer": run.answer.tolist(),
         "gold": run.gold.tolist(),
         "ndcg": None if run.ndcg is None else run.ndcg.tolist(),
+        "read": {name: [None if np.isnan(each) else each for each in some] for name, some in run.read.items()},
     }
 
 
@@ -200,7 +203,9 @@ def load(path: Path, questions: Sequence[Question], regex: bool) -> Run:
         _check_same(source, ids, theirs, string_of(record, "digest") == digest(questions, regex))
         answer, gold = (_column(record, key, len(ids), np.int64) for key in ("answer", "gold"))
         ndcg = None if record.get("ndcg") is None else _column(record, "ndcg", len(ids), np.float64)
-        return Run(int(record["depth"]), answer, gold, ndcg)
+        known = record.get("read", {})  # runs of older versions have none
+        read = {name: _column(known, name, len(ids), np.float64) for name in known}
+        return Run(int(record["depth"]), answer, gold, ndcg, read)
     except FileNotFoundError:
         raise InvalidInput(f"there is no {source}: name a folder that bpr evaluate --output wrote") from None
     except OSError as error:

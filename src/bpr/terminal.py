@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .bench import Compared
     from .demo import Answered, Recall
     from .health import Distances, Health
-    from .records import Hit
+    from .records import Answer, Hit
 
 TEXT_SHOWN = 2000  # characters of a passage that are looked at for the line that shows its beginning
 WIDEST_BAR = 50  # characters of a bar in a histogram
@@ -125,6 +125,50 @@ def print_hits(question: int | str, hits: list[Hit]) -> None:
         line.truncate(console.width, overflow="ellipsis")
         line.rstrip()
     console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def print_answers(question: str, answers: Sequence[Answer]) -> None:
+    """The question, then for each answer its text, its confidence, and two lines of its passage with it in them."""
+    console, indent = _console(), " " * 4
+    lines = list(Text(plain(question), "bold").wrap(console, console.width))
+    room = max(console.width - len(indent), 16)
+    for each in answers:
+        lines.append(Text.assemble("  ", *_said(each)))
+        shown = _around(each.passage.text, (each.start, each.end), 2 * room - 12)
+        lines += [Text.assemble(indent, line) for line in shown.wrap(console, room)[:2]]
+    if not answers:
+        lines.append(Text.assemble("  ", *_said(None)))
+    for line in lines:
+        line.rstrip()
+        line.truncate(console.width, overflow="ellipsis")
+    console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def _around(text: str, place: tuple[int, int], room: int) -> Text:
+    """So many characters of a text around a place in it, which stands out."""
+    parts = text[: place[0]], text[slice(*place)], text[place[1] :]
+    head, own, tail = (" ".join(plain(part).split()) for part in parts)
+    head += " " if head and parts[0][-1].isspace() else ""
+    tail = (" " if tail and parts[2][0].isspace() else "") + tail
+    whole, at = head + own + tail, (len(head), len(head) + len(own))
+    first, last = _cut(whole, at, room // 2, room)
+    shown = Text(whole[first:last])
+    shown.stylize("bold green", at[0] - first, at[1] - first)
+    return Text.assemble("…" if first else "", shown, "…" if last < len(whole) else "")
+
+
+def print_calibration(found: Mapping[str, Any]) -> None:
+    """What `bpr calibrate` measured."""
+    rows = [
+        ("questions", f"{found['questions']:,}, {count(found['passages'], 'passage')} read for each"),
+        ("exactly right", f"{found['exact']:.2f} %"),
+        ("ECE", f"{found['ece']:.3f} (as it is stored: {found['ece_now']:.3f})"),
+        ("right of the surest", "  ".join(f"{share}: {right:.0f} %" for share, right in found["coverage"].items())),
+    ]
+    if "auroc" in found:
+        rows.append(("no answer", f"AUROC {found['auroc']:.3f} on {found['absent']:,} questions without their article"))
+        rows.append(("threshold", f"{found['threshold']:.3f}"))
+    _print_grid(rows)
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
@@ -240,10 +284,16 @@ def print_answered(answered: Answered) -> None:
     """A question and the times of its stages, then each passage: the title, and two lines of text from it."""
     console, indent = _console(), " " * 7
     asked, (encode, candidates, rerank, _) = answered.asked, answered.times
+    said, took = answered.answer, answered.read
     stages = f"encode {encode:.1f} ms, candidates {candidates:.2f} ms, rerank {rerank:.2f} ms"
     heads = Text(plain(asked.question), "bold"), Text(stages, "cyan")
     lines = [line for head in heads for line in head.wrap(console, console.width)]
     room = max(console.width - len(indent), 16)
+    if took is not None:
+        lines.append(Text.assemble("  → ", *_said(said), (f"  {took:,.0f} ms with the search", "cyan")))
+    if said is not None:
+        shown = _around(said.passage.text, (said.start, said.end), 2 * room - 12)
+        lines += [Text.assemble(indent, line) for line in shown.wrap(console, room)[:2]]
     for hit, holds in zip(answered.hits, answered.holds, strict=True):
         lines.append(Text.assemble("  ", ("✓" if holds else " ", "green"), f" {hit.rank}  {plain(hit.title)}"))
         shown = _excerpt(" ".join(plain(hit.text).split()), asked.question, asked.answers, 2 * room - 12)
@@ -253,6 +303,13 @@ def print_answered(answered: Answered) -> None:
         line.truncate(console.width, overflow="ellipsis")
     console.print(Text("\n").join(lines), soft_wrap=True)
     console.print()
+
+
+def _said(answer: Answer | None) -> tuple[tuple[str, str], ...]:
+    if answer is None:
+        return (("no answer", "yellow"),)
+    where = plain(answer.passage.title) or plain(answer.passage.id)
+    return (plain(answer.text), "bold green"), (f"  {answer.confidence:.0%}", "cyan"), (f"  {where}", "")
 
 
 def _excerpt(text: str, question: str, answers: Iterable[str], room: int) -> Text:

@@ -10,7 +10,8 @@ import pytest
 from bpr.errors import InvalidInput
 from bpr.training.batches import Diet
 from bpr.training.biencoder import Objective
-from bpr.training.recipe import Recipe, changed, known, load
+from bpr.training.readerrun import ReaderRecipe
+from bpr.training.recipe import Recipe, changed, known, load, load_as
 
 OTHER = {  # of every setting, another value as a flag gives it, and what it means
     "start": ("123", "123"),  # a name, although it looks like a number
@@ -186,6 +187,6 @@ RECIPES = sorted((Path(__file__).parents[2] / "benchmarks" / "recipes").glob("*.
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
 def test_the_recipes_of_the_published_runs_can_be_read(path: Path) -> None:
-    recipe = load(path)
+    recipe = load_as(ReaderRecipe if path.stem == "reader" else Recipe, path)
     assert recipe.name == path.stem
-    assert recipe.batch == {"twin": 512, "mini": 1024, "one": 1024}[path.stem]
+    assert recipe.batch == {"twin": 512, "mini": 1024, "one": 1024, "reader": 64}[path.stem]

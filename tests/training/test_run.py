@@ -418,9 +418,9 @@ def test_torchruns_world(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert run.world_size() == 4
     schedule = Schedule(toy.data, toy.recipe().diet, 1, 0)
-    assert run._steps(toy.recipe(batch=16, accumulate=2), schedule) == len(schedule) // 16
+    assert run.steps_of(toy.recipe(batch=16, accumulate=2), schedule) == len(schedule) // 16
     with pytest.raises(InvalidInput, match="batch = 18 must be a multiple of 8: processes × accumulate"):
-        run._steps(toy.recipe(batch=18, accumulate=2), schedule)
+        run.steps_of(toy.recipe(batch=18, accumulate=2), schedule)
 
 
 # ── What a run begins with ───────────────────────────────────────────────────────────────────────────────────────────

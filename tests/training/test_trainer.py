@@ -36,7 +36,7 @@ def make_trainer(toy: Toy, recipe: Any, folder: Path) -> BiTrainer:
     bi, _ = built(recipe, toy.data)
     schedule = run.Schedule(toy.data, recipe.diet, recipe.epochs, recipe.seed)
     teachers = {role: run._teacher(each, recipe) for role, each in run._teachers(recipe).items()}
-    arguments = run._arguments(recipe, folder, 4)
+    arguments = run.arguments(recipe, folder, 4)
     return BiTrainer(bi, recipe, schedule, 0, None, teachers, arguments, lambda logs: None)
 
 
@@ -82,7 +82,7 @@ def test_gradient_caching_sees_the_same_dropout_both_times(toy: Toy, tmp_path: P
 def test_chunks_and_teachers_are_encoded_in_the_precision_of_the_run(
     toy: Toy, tmp_path: Path, teacher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, seen = run._arguments, []
+    real, seen = run.arguments, []
 
     def half(*given: Any, **more: Any) -> Any:
         return replace(real(*given, **more), bf16=True)
@@ -93,7 +93,7 @@ def test_chunks_and_teachers_are_encoded_in_the_precision_of_the_run(
             query = bi.passage.backbone.encoder.layer[0].attention.self.query
             query.register_forward_hook(lambda *given: seen.append(given[2].dtype))
 
-    monkeypatch.setattr(run, "_arguments", half)
+    monkeypatch.setattr(run, "arguments", half)
     recipe = toy.recipe(dropout=0.0, teacher=teacher, distill=0.5)
     whole = first_step(toy, recipe, tmp_path / "whole", watch)
     assert len(seen) == 2  # the model and its teacher

@@ -17,6 +17,7 @@ from . import convert as convert
 from . import demo as demo
 from . import evaluate as evaluate
 from . import mine as mine
+from . import reader as reader
 from . import training as training
 from .common import app, ending
 

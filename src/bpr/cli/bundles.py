@@ -148,7 +148,7 @@ def index(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Build a bundle from text, or from passages and vectors of yours. An existing one is replaced whole, at the end.
+    """Build a bundle from text, or from vectors of yours. An existing one is replaced whole, at the end.
 
     Killed, it goes on where it was when it is run again: what is encoded already is in NAME.bpr.parts until the end.
     """

@@ -129,6 +129,9 @@ Bundle = Annotated[Path, typer.Argument(metavar="NAME.bpr", help="A bundle that 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no messages: only results and errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 NewModel = Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model folder to make.")]
+ReaderFolder = Annotated[
+    Path | None, typer.Option("--reader", metavar="DIR", help="A folder with a reader, such as mini.")
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the search.  [default: all cores]")]
 
 

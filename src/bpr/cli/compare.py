@@ -73,6 +73,11 @@ Sample = Annotated[
     int | None,
     typer.Option("--sample", min=1, help="A quick look: so many questions, and passages beside their gold ones."),
 ]
+Readers = Annotated[
+    list[Path] | None,
+    typer.Option("--reader", metavar="DIR", help="Answer from what each row found, for the column EM. Repeatable."),
+]
+ReadQuestions = Annotated[int, typer.Option("--read", min=1, help="With --reader: so many of the questions.")]
 Ablations = Annotated[
     Path | None,
     typer.Option("--train-ablations", metavar="RECIPE", help="Also train the paper's ablations with this recipe."),
@@ -111,6 +116,8 @@ def compare(
     candidates: Candidates = None,
     hnsw_links: Links = 32,
     sample: Sample = None,
+    reader: Readers = None,
+    read: ReadQuestions = 2000,
     train_ablations: Ablations = None,
     examples: Examples = None,
     threads: Threads = None,
@@ -125,6 +132,7 @@ def compare(
     from .. import compare as comparing
     from .. import terminal
     from ..questions import read_questions
+    from ..reader import Reader
 
     asked = read_questions(questions, kind and kind.value, regex=regex, prefix=prefix, split=split, qrels=qrels)
     corpus = comparing.corpus(passages, asked, by=None if by is None else by.value, regex=regex, sample=sample)
@@ -133,6 +141,7 @@ def compare(
     if one_plane is not None or one_plane_vectors is not None:
         sources[comparing.ONE] = comparing.Source(one_plane, one_plane_vectors)
     how: dict[str, Any] = {"top": top or (1, 20, 100), "candidates": candidates, "links": hnsw_links}
+    how |= {"readers": [Reader.open(each) for each in reader or ()], "read": read}
     with terminal.bars(not quiet) as say:
         found = comparing.compare(corpus, sources, output, **how, threads=threads, say=say)
         if train_ablations is not None and examples is not None:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import InvalidInput
 from .bundles import Candidates, NoRerank, SameModel, candidates_of, load_questions
-from .common import Bundle, Json, Quiet, Threads, verb
+from .common import Bundle, Json, Quiet, ReaderFolder, Threads, verb
 
 if TYPE_CHECKING:
+    from ..answering import Answered
     from ..questions import Question
+    from ..records import Hit
     from ..retriever import Retriever
-    from ..runs import Folder, Run
+    from ..runs import Folder, Run, Watch
 
 # ── Options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -67,6 +71,10 @@ Contexts = Annotated[
     int | None,
     typer.Option("--contexts", min=1, help="Passages of a question in DPR's results.  [default: all that were found]"),
 ]
+Read = Annotated[
+    list[int] | None,
+    typer.Option("--read", min=1, help="With --reader: EM and F1 of so many passages. Repeatable.  [default: 1 … 100]"),
+]
 Against = Annotated[
     Path | None,
     typer.Option("--against", metavar="RUN", help="Compare with another run's --output, question by question."),
@@ -80,6 +88,7 @@ Against = Annotated[
     "evaluate wiki.bpr nq-test.qa.csv",
     "evaluate squad.bpr dev-v1.1.json --prefix dev- -o runs/mini",
     "evaluate other.bpr dev-v1.1.json --prefix dev- -k 1 -k 100 --against runs/mini",
+    "evaluate squad.bpr dev-v1.1.json --prefix dev- --reader mini --read 20 -o runs/read",
 )
 def evaluate(
     name: Bundle,
@@ -97,6 +106,8 @@ def evaluate(
     output: Output = None,
     contexts: Contexts = None,
     against: Against = None,
+    reader: ReaderFolder = None,
+    read: Read = None,
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -104,10 +115,12 @@ def evaluate(
     """Measure how often a bundle finds what answers a question.
 
     A passage is right if an answer stands in it (top k, answer), or if it is a gold passage of the question (top k,
-    gold; MRR@10, nDCG@10). Each figure comes with its 95 % interval.
+    gold; MRR@10, nDCG@10). With a reader: how often its answer is exactly right (EM), and F1. Each figure comes with
+    its 95 % interval.
     """
-    if contexts is not None and output is None:
-        raise typer.BadParameter("it goes with --output", param_hint="'--contexts'")
+    for used, needs, option, goes in ((contexts, output, "contexts", "output"), (read, reader, "read", "reader")):
+        if used and needs is None:
+            raise typer.BadParameter(f"it goes with --{goes}", param_hint=f"'--{option}'")
     wanted = candidates_of(candidates, no_rerank)
     from .. import retriever, runs, terminal
     from ..questions import read_questions
@@ -115,17 +128,19 @@ def evaluate(
     asked = read_questions(questions, kind and kind.value, regex=regex, prefix=prefix, split=split, qrels=qrels)
     other = None if against is None else runs.load(against, asked, regex)
     given = None if vectors is None else load_questions(vectors)
-    with retriever.open(name, model=model) as opened, terminal.bars(not quiet) as say:
+    with retriever.open(name, model=model, reader=reader) as opened, terminal.bars(not quiet) as say:
         ks = sorted({*k}) if k else [each for each in runs.TOP if each <= len(opened)]
-        depth = runs.depth_for(ks, len(opened), wanted)
+        answered = None if reader is None else _answered(opened, asked, read, threads)
+        depth = runs.depth_for([*ks, *(answered.ks if answered else ())], len(opened), wanted)
         warnings = _warnings(asked, opened, output)
         how: dict[str, Any] = {"candidates": wanted, "rerank": not no_rerank, "threads": threads, "vectors": given}
         with _folder(output, contexts) as folder:
-            watch = None if folder is None else folder.watch
-            run = runs.evaluate(opened, asked, depth, regex=regex, watch=watch, progress=say, **how)
-            facts = {"bundle": str(name), "questions": str(questions), "against": against and str(against)}
+            watches = [each.watch for each in (folder, answered) if each is not None]
+            run = runs.evaluate(opened, asked, depth, regex=regex, watch=_all(watches), progress=say, **how)
+            run = replace(run, read=answered.measures() if answered else {})
+            facts = {"bundle": str(name), "questions": str(questions), "against": _name(against)}
             search = {"candidates": wanted or max(opened.candidates, depth), "rerank": not no_rerank}
-            size = {"rows": len(opened), "model": opened.info["model"], "asked": len(asked)}
+            size = {"rows": len(opened), "model": opened.info["model"], "reader": _name(reader), "asked": len(asked)}
             report = {**facts, **size, **search, "measures": run.summary(asked, ks, other), "warnings": warnings}
             if folder is not None:
                 folder.finish({**report, **runs.to_dict(run, asked, regex)}, _plots(run, other, asked, report))
@@ -138,6 +153,32 @@ def evaluate(
 
 
 # ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _answered(
+    opened: Retriever, asked: Sequence[Question], read: Sequence[int] | None, threads: int | None
+) -> Answered:
+    """What reads the passages that were found."""
+    from .. import answering
+
+    if not any(question.answers for question in asked):
+        raise InvalidInput("none of the questions has answers, so a reader's cannot be judged: leave out --reader")
+    ks = sorted({*read}) if read else [each for each in answering.TOP if each <= len(opened)]
+    return answering.Answered(opened.reader, ks, threads)
+
+
+def _name(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _all(watches: Sequence[Watch]) -> Watch | None:
+    """All of them as one."""
+
+    def watch(question: Question, hits: list[Hit], right: list[bool]) -> None:
+        for each in watches:
+            each(question, hits, right)
+
+    return watch if watches else None
 
 
 @contextmanager

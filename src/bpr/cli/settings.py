@@ -74,15 +74,38 @@ EXPLAINED = {
 }
 
 
-def as_toml(settings: Mapping[str, Any]) -> str:
+READER_HEAD = """\
+# A recipe for `bpr train-reader`: all settings, with their defaults, the paper's for BERT-base. Only start must be set.
+# For ELECTRA-large the paper has negatives = 17 and learning_rate = 1e-5."""
+
+READER_EXPLAINED = {
+    **EXPLAINED,
+    "start": "where training begins: transformers weights, a bpr model (its passage encoder), or a reader",
+    "name": "what the reader is called in reader.json and in the ledger",
+    "length": "tokens of question, title and text together",
+    "question_length": "tokens of a question that are read",
+    "token_types": "title and text are segment 1, as BERT's own pairs are; otherwise all is segment 0",
+    "negatives": "passages without the answer that stand beside each positive, drawn from what was retrieved",
+    "spans": '"first": the first place of the answer counts; "marginal": all of its places together (DPR)',
+    "over": '"passage": tokens compete within a passage; "question": over all passages of a question',
+    "batch": "questions a step, over all processes, each with its positive and its negatives",
+    "learning_rate": "at its peak; it falls to 0 linearly",
+    "accumulate": "split a batch into so many parts",
+    "validate": "held-out questions in a validation; 0: all",
+    "passages": "that a validation reads for each question, and the reader later unless told otherwise",
+    "select_by": 'which reader is best: "em" or "f1" of those passages, "gold_em" or "gold_f1" of the gold one alone',
+}
+
+
+def as_toml(settings: Mapping[str, Any], head: str = HEAD, explained: Mapping[str, str] = EXPLAINED) -> str:
     """The settings (of Recipe.to_dict) as TOML, each below the line that explains it."""
-    lines = [HEAD]
+    lines = [head]
     tables = {key: value for key, value in settings.items() if isinstance(value, Mapping)}
     for table, values in {"": settings, **tables}.items():
         lines += ["", f"[{table}]"] if table else []
         for key, value in values.items():
             if not isinstance(value, Mapping):
-                text = EXPLAINED.get(f"{table}.{key}" if table else key)
+                text = explained.get(f"{table}.{key}" if table else key)
                 lines += ["", *([f"# {text}"] if text else []), f"{key} = {_value(value)}"]
     return "\n".join(lines) + "\n"
 

@@ -127,9 +127,9 @@ def train(
     if print_recipe:
         _print_recipe()
         return
-    recipe, output = _required(recipe, "RECIPE.toml"), _required(output, "--output' / '-o")
+    recipe, output = required(recipe, "RECIPE.toml"), required(output, "--output' / '-o")
     inputs = _inputs(passages, examples, prepared, hold_out, reserve)
-    values, choices = _pairs(changes, "--set"), _choices(sweep)
+    values, choices = pairs_of(changes, "--set"), _choices(sweep)
     from .. import terminal
 
     with train_extra():
@@ -152,7 +152,7 @@ def train(
                 best = run.train(settings, data, own, output, **how)
                 lines = [best]
     if first:
-        _print_outcome(lines, best, as_json, quiet)
+        print_outcome(lines, best, as_json, quiet)
 
 
 @verb(
@@ -169,7 +169,10 @@ def export(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the ONNX files that indexing and search run."""
+    """Make the ONNX files that indexing, search and answers run.
+
+    MODEL may be a reader's folder, too: then it is reader.onnx, and OUT may be a model folder with the same tokenizer.
+    """
     if float32 and texts is not None:
         raise typer.BadParameter("float32 rounds nothing: leave one of them out", param_hint="'--texts'")
     if questions is not None and texts is None:
@@ -177,13 +180,17 @@ def export(
     from .. import terminal
     from ..passages import read
     from ..questions import read_questions
+    from .reader import export_reader_of, holds_reader_alone
 
     with train_extra():
         from ..training.export import drawn, export_onnx
+    pile = None if texts is None else [(each.title, each.text) for each in drawn(read(texts))]
+    asked = None if questions is None else [each.text for each in drawn(read_questions(questions))]
+    if holds_reader_alone(model):
+        export_reader_of(model, output, float32, pile, asked, as_json, quiet)
+        return
     with terminal.bars(not quiet) as say:
         say("exporting", 0, None)
-        pile = None if texts is None else [(each.title, each.text) for each in drawn(read(texts))]
-        asked = None if questions is None else [each.text for each in drawn(read_questions(questions))]
         made = export_onnx(model, output, int8=not float32, texts=pile, questions=asked, progress=say)
     if as_json:
         terminal.print_json({"model": str(made.folder), "bytes": made.bytes, "agreement": made.agreement})
@@ -220,7 +227,8 @@ def average(
 # ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _required(value: Path | None, name: str) -> Path:
+def required(value: Path | None, name: str) -> Path:
+    """The value of an option that only --print-recipe can do without."""
     if value is None:
         raise typer.BadParameter("it is missing", param_hint=f"'{name}'")
     return value
@@ -242,7 +250,7 @@ def _inputs(
     return {"passages": passages, "examples": examples, "reserved": list(reserve or ()), "hold_out": hold_out}
 
 
-def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+def pairs_of(texts: Sequence[str] | None, option: str) -> dict[str, str]:
     """KEY=VALUE, each key once."""
     found: dict[str, str] = {}
     for text in texts or ():
@@ -255,7 +263,7 @@ def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def _choices(texts: Sequence[str] | None) -> dict[str, list[str]]:
-    return {key: [part.strip() for part in some.split(",")] for key, some in _pairs(texts, "--sweep").items()}
+    return {key: [part.strip() for part in some.split(",")] for key, some in pairs_of(texts, "--sweep").items()}
 
 
 def tokenizer_of(start: str) -> Path:
@@ -348,7 +356,8 @@ def _print_recipe() -> None:
     print(as_toml(Recipe().to_dict()), end="")
 
 
-def _print_outcome(lines: Sequence[Mapping[str, Any]], best: Mapping[str, Any], as_json: bool, quiet: bool) -> None:
+def print_outcome(lines: Sequence[Mapping[str, Any]], best: Mapping[str, Any], as_json: bool, quiet: bool) -> None:
+    """What the ledgers say of some runs."""
     from .. import terminal
     from ..training.output import LEDGER
 

@@ -16,8 +16,10 @@ from typing import Any
 from .. import plots
 from ..baselines import PAPER_LINKS, faiss
 from ..builder import Progress
+from ..reader import Reader
 from .inputs import BITS, FLOAT, ONE, Corpus, Side, Source, corpus, side
 from .measure import How, check_depth, run
+from .reading import SAMPLE, exact
 from .report import summary, tables, write
 from .rows import LINKS, Row, all_rows, main_row
 
@@ -52,11 +54,14 @@ def compare(
     candidates: int | None = None,
     links: int = LINKS,
     threads: int | None = None,
+    readers: Sequence[Reader] = (),
+    read: int = SAMPLE,
     say: Progress = lambda what, done, total: None,
 ) -> dict[str, Any]:
     """All rows, measured, as a report that `tables` and `write` show. sources: of FLOAT and BITS, and perhaps ONE.
 
-    What is encoded and measured is kept in the folder; the rest is as for `all_rows`.
+    What is encoded and measured is kept in the folder; the rest is as for `all_rows`. readers: what answers so many of
+    the questions from what each row found.
     """
     how = How(max(top), threads)
     check_depth(how.depth, found)  # before anything is encoded
@@ -64,7 +69,25 @@ def compare(
     sides = {name: side(source, found, folder, name, threads=threads, say=say) for name, source in sources.items()}
     rows = all_rows(sides, how.depth, candidates=candidates, links=links)
     results = run(rows, sides, found, folder, how, say)
-    return summary(results, found, sides, how, sorted({*top}), main_row(sides), _notes(sides, links))
+    named = _named(readers)
+    answers = {
+        name: exact(results, found, each, folder, sample=read, threads=threads, say=say) for name, each in named.items()
+    }
+    notes = _notes(sides, links)
+    if readers:
+        count = min(len(each) for each in next(iter(answers.values())).values())
+        notes.append(f"EM: {count:,} questions, {readers[0].model.passages} passages read for each, in int8")
+    told = summary(results, found, sides, how, sorted({*top}), main_row(sides), notes, answers)
+    return {**told, "parameters": {name: each.parameters for name, each in named.items()}}
+
+
+def _named(readers: Sequence[Reader]) -> dict[str, Reader]:
+    """By their names; of two with one name, the second gets a number."""
+    named: dict[str, Reader] = {}
+    for number, each in enumerate(readers, 1):
+        name = each.model.name
+        named[f"{name} ({number})" if name in named else name] = each
+    return named
 
 
 def _notes(sides: Mapping[str, Side], links: int) -> list[str]:

@@ -38,8 +38,9 @@ from ..stages import search
 from .inputs import BITS, Corpus, Side
 from .rows import MAIN, Row
 
-VERSION = 1  # of what a kept result holds: another one is measured again
+VERSION = 2  # of what a kept result holds: another one is measured again
 QUESTIONS_AT_ONCE = 256
+READ = 20  # passages of a question that are kept, for readers
 SCRATCH = ".index-"  # in FOLDER: the index that is being measured
 BATCH, ROUNDS = 64, 5  # questions of a timed batch; turns of each system
 ALONE = 5  # single questions of a turn
@@ -113,21 +114,23 @@ class _Work:
             facts["resident"] = self._resident(home, rows[0], side.questions)
             index = baselines.load(home)
             for row in rows:
-                ranks, seconds = self._ranks(row, index, side.questions)
+                ranks, best, seconds = self._ranks(row, index, side.questions)
                 times = self._times(row, index, side.questions)
-                yield row, {**facts, "search_seconds": seconds, **times, "ranks": ranks.tolist()}
+                kept = {"ranks": ranks.tolist(), **({"best": best} if row.table == MAIN else {})}
+                yield row, {**facts, "search_seconds": seconds, **times, **kept}
 
-    def _ranks(self, row: Row, index: Baseline, questions: Floats) -> tuple[Ranks, float]:
-        """Where each question's first right passage stands, and how long all searches took."""
-        ranks, took = [], 0.0
+    def _ranks(self, row: Row, index: Baseline, questions: Floats) -> tuple[Ranks, list[list[int]], float]:
+        """Where each question's first right passage stands, its first READ passages, and how long all searches took."""
+        ranks, best, took = [], [], 0.0
         for first in range(0, len(questions), QUESTIONS_AT_ONCE):
             self.say(f"{row.name}: searching", first, len(questions))
             begin = time.monotonic()
             found = self._search(row, index, questions[first : first + QUESTIONS_AT_ONCE]).rows.tolist()
             took += time.monotonic() - begin
             ranks.append(self._judged(first, found))
+            best += [rows[:READ] for rows in found]
         self.say(f"{row.name}: searching", len(questions), len(questions))
-        return np.concatenate(ranks), round(took, 3)
+        return np.concatenate(ranks), best, round(took, 3)
 
     def _judged(self, first: int, found: list[list[int]]) -> Ranks:
         some = self.corpus.questions[first : first + len(found)]

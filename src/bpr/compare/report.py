@@ -41,8 +41,13 @@ def summary(
     top: Sequence[int],
     main: str,
     notes: Sequence[str] = (),
+    answers: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
 ) -> dict[str, Any]:
-    """All figures, JSON-able: each row's top-k with intervals, and how much better the row `main` is."""
+    """All figures, JSON-able: each row's top-k with intervals, and how much better the row `main` is.
+
+    answers: by reader and row, whether the answers are exactly right; the first reader's are the column EM.
+    """
+    read = answers or {}
     ours = next(np.array(each["ranks"]) for each in results if each["name"] == main)
     problems = [f"{each['name']}: {each['problem']}" for each in results if "problem" in each]
     return {
@@ -56,12 +61,25 @@ def summary(
         "threads": Limits(how.threads).thread_count(),
         "notes": [*corpus.notes, *notes, *problems],
         "machine": bench.machine(),
-        "rows": [_figures(each, ours, len(corpus.passages), top, how.depth) for each in results],
+        "rows": [
+            {**_figures(each, ours, len(corpus.passages), top, how.depth), **_answered(each, read, main)}
+            for each in results
+        ],
+        "readers": {name: interval(np.array(right[main])).to_dict() for name, right in read.items()},
     }
 
 
+def _answered(result: Mapping[str, Any], read: Mapping[str, Mapping[str, Sequence[bool]]], main: str) -> dict[str, Any]:
+    """A row's EM with the first reader, and how much more the row `main` has."""
+    right = next(iter(read.values()), {})
+    if result["name"] not in right:
+        return {}
+    mine, ours = (np.array(right[name], np.float64) for name in (result["name"], main))
+    return {"em": interval(mine).to_dict(), "bpr_em_is_better_by": paired(ours, mine).to_dict()}
+
+
 def _figures(result: Mapping[str, Any], ours: Any, passages: int, top: Sequence[int], depth: int) -> dict[str, Any]:
-    kept = {name: value for name, value in result.items() if name not in ("ranks", "key")}
+    kept = {name: value for name, value in result.items() if name not in ("ranks", "best", "key")}
     if "ranks" not in result:
         return kept
     ranks = np.array(result["ranks"])
@@ -90,6 +108,10 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         Table("Table 2: without rerank, without candidates", _grid([*plain, *of[WITHOUT]], [*_found(found), *TIMES])),
         Table("l: candidates that are reranked", _grid(of[L], [*_found(found), *TIMES])),
     ]
+    if found.get("readers"):
+        sizes = found["parameters"]
+        cells = [(name, f"{sizes[name] / 1e6:,.1f} M", str(_figure(em))) for name, em in found["readers"].items()]
+        made.append(Table(f"Table 3: readers of what {main} found", [("", "parameters", "EM"), *cells]))
     return [table for table in made if len(table.cells) > 1] + _ablations(found)
 
 
@@ -107,23 +129,29 @@ def _grid(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> list[
 def _found(found: Mapping[str, Any]) -> list[Column]:
     def column(k: int) -> Column:
         def show(row: Mapping[str, Any]) -> str:
-            figure = row["top"][str(k)]
-            return f"{figure['mean']:.1f} [{figure['low']:.1f}, {figure['high']:.1f}]"
+            return str(_figure(row["top"][str(k)]))
 
         return f"top {k}", show
 
-    return [*map(column, found["top"]), ("EM", lambda row: _shown(row.get("em"), "{:.1f}"))]
+    return [*map(column, found["top"]), ("EM", lambda row: _figure(row.get("em")))]
 
 
 def _against(found: Mapping[str, Any]) -> list[Column]:
     def column(k: int) -> Column:
         def show(row: Mapping[str, Any]) -> str:
-            by = row["bpr_is_better_by"][str(k)]
-            return f"{by['mean']:+.1f} [{by['low']:+.1f}, {by['high']:+.1f}], {by['p']:.4f}"
+            return str(_better(row["bpr_is_better_by"][str(k)]))
 
         return f"top {k}", show
 
-    return [*map(column, found["top"])]
+    return [*map(column, found["top"]), ("EM", lambda row: _better(row.get("bpr_em_is_better_by")))]
+
+
+def _figure(found: Mapping[str, float] | None) -> str | None:
+    return None if found is None else f"{found['mean']:.1f} [{found['low']:.1f}, {found['high']:.1f}]"
+
+
+def _better(by: Mapping[str, float] | None) -> str | None:
+    return None if by is None else f"{by['mean']:+.1f} [{by['low']:+.1f}, {by['high']:+.1f}], {by['p']:.4f}"
 
 
 def _shown(value: Any, how: str) -> str | None:

@@ -23,7 +23,8 @@ from ..builder import Progress, build
 from ..disk import storage_error
 from ..encoder import Encodes
 from ..parts import Parts
-from ..records import Hit
+from ..reader import has_reader
+from ..records import Answer, Hit
 from ..retriever import Retriever, Timings
 from ..textfiles import read_records
 
@@ -51,12 +52,17 @@ class Question(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What was found for a question; holds: whether each hit has one of the answers in it."""
+    """What was found for a question; holds: whether each hit has one of the answers in it.
+
+    answer: what the reader says, where the model has one, and the milliseconds that it took.
+    """
 
     asked: Question
     hits: list[Hit]
     holds: list[bool]
     times: Timings
+    answer: Answer | None = None
+    read: float | None = None
 
 
 class Recall(NamedTuple):
@@ -118,11 +124,17 @@ def facts(opened: Retriever) -> dict[str, Any]:
 
 def answer(opened: Retriever, asked: Sequence[Question], k: int, threads: int | None = None) -> Iterator[Answered]:
     """Each of the questions alone, as a person would ask it."""
+    reads = has_reader(getattr(opened.encoder, "folder", ""))
     opened.search(asked[0].question, k=k, threads=threads)  # loads the model: what a question costs shows afterwards
+    if reads:
+        opened.answer(asked[0].question, threads=threads)
     for each in asked:
         hits, times = opened.search_timed(each.question, k=k, threads=threads)
         wanted = Answers(each.answers)
-        yield Answered(each, hits, [wanted.found_in(hit.text) for hit in hits], times)
+        began = time.perf_counter()
+        said = opened.answer(each.question, threads=threads) if reads else None
+        took = 1000 * (time.perf_counter() - began) if reads else None
+        yield Answered(each, hits, [wanted.found_in(hit.text) for hit in hits], times, said, took)
 
 
 def recall(opened: Retriever, asked: Sequence[Question], say: Progress, threads: int | None = None) -> Recall:

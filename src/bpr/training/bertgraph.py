@@ -76,12 +76,14 @@ def bert(
     samples: Sequence[NDArray[np.int64]] | None,
     texts: Sequence[Tokenized] = (),
     progress: Progress | None = None,
+    tokens: bool = False,
 ) -> onnx.ModelProto:
     """input_ids int64[1, n] (and token_type_ids, where the model has them) → vector float32[1, bits].
 
     samples: ids int64[1, n] of some texts, of which the sizes of channels are taken for int8; None: stay in float32.
     texts: by which int8 weights are rounded with error feedback; none: each to the nearest byte.
     A shared model's graph also has the output `question`: the same without the division by σ.
+    tokens: a reader's graph, whose head is every token's: → logits float32[1, n, bits].
     """
     config: Any = tower.backbone.config
     values = {name: tensor.detach().float().cpu().numpy() for name, tensor in tower.backbone.state_dict().items()}
@@ -95,9 +97,10 @@ def bert(
     for layer in range(config.num_hidden_layers):
         say(f"{tower.side}s: layers", layer, config.num_hidden_layers)
         norm = _layer(graph, values, seen, layer, norm, config)
-    outputs = head(graph, norm("last"), tower.head, tower.model, tower.side)
+    last = norm("last")
+    outputs = token_head(graph, last, tower.head) if tokens else head(graph, last, tower.head, tower.model, tower.side)
     inputs = ["input_ids", *(["token_type_ids"] if tower.model.token_types else [])]
-    return graph.model(inputs, outputs, tower.model.bits, facts_of(tower) if graph.int8 else None)
+    return graph.model(inputs, outputs, tower.model.bits, facts_of(tower) if graph.int8 else None, tokens)
 
 
 def facts_of(tower: Tower) -> dict[str, str]:
@@ -271,3 +274,14 @@ def head(graph: Graph, x: str, parts: Head, model: Model, side: str) -> list[str
             ]
             graph.op("Gemm", [pooled, *constants], output=name, transB=1)
     return list(wanted)
+
+
+def token_head(graph: Graph, x: str, parts: Head) -> list[str]:
+    """A reader's numbers for every token; float32, for they are few."""
+    assert parts.projection is not None
+    weight, bias = (each.detach().float().cpu().numpy() for each in (parts.projection.weight, parts.projection.bias))
+    across = graph.op(
+        "Transpose", [graph.const(weight, f"{engine.TOKENS}.weight")], perm=[1, 0]
+    )  # as the engine reads it
+    product = graph.op("MatMul", [x, across])
+    return [graph.op("Add", [product, graph.const(bias, f"{engine.TOKENS}.bias")], output=engine.TOKENS)]

@@ -26,6 +26,7 @@ from .. import model as models
 from ..disk import storage_error
 from ..encoder import Encoder, Tokenized, Tokens
 from ..errors import InvalidInput
+from ..pieces import Cutter
 from . import bertgraph
 from .tower import Side, Tower, load_tower, vectors_of
 
@@ -110,7 +111,7 @@ def graph_of(
     return _traced(tower, samples[0], int8)
 
 
-def sample_texts(tokens: Tokens, count: int = SAMPLE_TEXTS) -> list[tuple[str, str]]:
+def sample_texts(tokens: Tokens | Cutter, count: int = SAMPLE_TEXTS) -> list[tuple[str, str]]:
     """Random words of the vocabulary, the same ones every time: which channels are large is the network's habit."""
     words = [word for word in tokens.words() if word.isalpha()] or tokens.words()
     dice = np.random.default_rng(0)
@@ -134,23 +135,25 @@ class _Samples:
         return cls(texts, [text[: len(text) // 4] for _, text in texts] if questions is None else questions)
 
     def split(self) -> tuple[_Samples, _Samples]:
-        """Those to measure with, and those to round by, of which there must be enough."""
-        for what, given in (("passages", self.passages), ("questions", self.questions)):
-            if len(given) < LEAST_TEXTS:
-                raise InvalidInput(
-                    f"too few {what} to round weights by ({len(given)}): give {LEAST_TEXTS} or more "
-                    f"({CALIBRATION_TEXTS} are better), or export without texts"
-                )
-        return (
-            _Samples(self.passages[:SAMPLE_TEXTS], self.questions[:SAMPLE_TEXTS]),
-            _Samples(self.passages[SAMPLE_TEXTS:], self.questions[SAMPLE_TEXTS:]),
-        )
+        """Those to measure with, and those to round by."""
+        passages, questions = split(self.passages, "passages"), split(self.questions, "questions")
+        return _Samples(passages[0], questions[0]), _Samples(passages[1], questions[1])
 
     def tokenized(self, tokens: Tokens, side: Side) -> list[Tokenized]:
         """The texts of a side, one by one."""
         if side == "passage":
             return [tokens.passage(pair) for pair in self.passages]
         return [tokens.question(text) for text in self.questions]
+
+
+def split(given: Sequence[Item], what: str) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Those to measure with, and those to round by, of which there must be enough."""
+    if len(given) < LEAST_TEXTS:
+        raise InvalidInput(
+            f"too few {what} to round weights by ({len(given)}): give {LEAST_TEXTS} or more "
+            f"({CALIBRATION_TEXTS} are better), or export without texts"
+        )
+    return given[:SAMPLE_TEXTS], given[SAMPLE_TEXTS:]
 
 
 def drawn(items: Iterable[Item], count: int = CALIBRATION_TEXTS) -> list[Item]:

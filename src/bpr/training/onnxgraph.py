@@ -103,14 +103,20 @@ class Graph:
         return self.op("Mul", [found, self.op("Gather", [self.const(scales, _part(name, "scales")), ids])])
 
     def model(
-        self, inputs: Sequence[str], outputs: Sequence[str], bits: int, facts: Mapping[str, str] | None = None
+        self,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        bits: int,
+        facts: Mapping[str, str] | None = None,
+        tokens: bool = False,
     ) -> onnx.ModelProto:
-        """The finished graph: inputs int64[1, n], outputs float32[1, bits]. facts: for its metadata."""
+        """The finished graph: inputs int64[1, n], outputs float32[1, bits] (or each token's). facts: metadata."""
+        shape: list[str | int | None] = [1, "n", bits] if tokens else [1, bits]
         graph = helper.make_graph(
             self._nodes,
             "bpr",
             [helper.make_tensor_value_info(name, TensorProto.INT64, [1, "n"]) for name in inputs],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, bits]) for name in outputs],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
             self._constants,
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]

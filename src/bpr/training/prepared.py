@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 from .. import model as models
 from ..builder import Progress
 from ..disk import storage_error
-from ..encoder import CHARACTERS_PER_TOKEN
 from ..errors import InvalidInput
 from ..passages import DuplicateId, read
+from ..pieces import CHARACTERS_PER_TOKEN
 from .data import Example, hold_out
 
 FACTS = "prepared.json"
@@ -38,7 +38,7 @@ class Ragged:
     starts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, parts: Iterable[Sequence[int]], dtype: type[np.generic]) -> Ragged:
+    def of(cls, parts: Iterable[Sequence[int] | NDArray[Any]], dtype: type[np.generic]) -> Ragged:
         """Join them."""
         arrays = [np.asarray(part, dtype) for part in parts]
         starts = np.zeros(len(arrays) + 1, np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import InvalidInput
 from .batches import Diet
@@ -18,6 +18,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,13 @@ class Recipe:
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be; what depends on data or files is refused by run.py."""
         for name in ("batch", "epochs", "accumulate", "log_every"):
-            _require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
+            require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("seed", "bits", "chunk", "workers", "evaluate_every", "save_every", "pool"):
-            _require(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+            require(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
         for name in ("learning_rate", "head_rate", "weight_decay", "clip", "pair_weight"):
-            _require(name, 0 <= getattr(self, name) < math.inf, "0 or more", getattr(self, name))
+            require(name, 0 <= getattr(self, name) < math.inf, "0 or more", getattr(self, name))
         for name in ("warmup", "dropout"):
-            _require(name, 0 <= getattr(self, name) < 1, "a share, less than 1", getattr(self, name))
+            require(name, 0 <= getattr(self, name) < 1, "a share, less than 1", getattr(self, name))
 
     def to_dict(self) -> dict[str, Any]:
         """As TOML has it."""
@@ -92,39 +94,46 @@ class Recipe:
 
 def load(path: str | Path, changes: Mapping[str, str] | None = None) -> Recipe:
     """A recipe from a TOML file, with changes such as {"objective.margin": "4"}."""
+    return load_as(Recipe, path, changes)
+
+
+def load_as(kind: type[Made], path: str | Path, changes: Mapping[str, str] | None = None) -> Made:
+    """The same for any dataclass of settings."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidInput(f"{path} is not TOML: {error}") from error
-    recipe: Recipe = _made(Recipe, values, str(path))
+    recipe: Made = _made(kind, values, str(path))
     return changed(recipe, changes or {})
 
 
-def changed(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
+def changed(recipe: Made, changes: Mapping[str, str]) -> Made:
     """With values given as text, e.g. on the command line; all at once, since some exclude each other."""
     groups: dict[str, dict[str, Any]] = {}
     for key, text in changes.items():
-        if key not in known():
-            raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(known())}")
+        if key not in (names := known(type(recipe))):
+            raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(names)}")
         part, _, name = key.rpartition(".")
         target = getattr(recipe, part) if part else recipe
         groups.setdefault(part, {})[name] = _read(type(target), name, text)
     mine = groups.pop("", {})
-    return replace(recipe, **mine, **{part: replace(getattr(recipe, part), **new) for part, new in groups.items()})
+    inner = {part: replace(getattr(recipe, part), **new) for part, new in groups.items()}
+    return replace(recipe, **mine, **inner)  # type: ignore[type-var]  # a dataclass
 
 
-def known() -> list[str]:
+def known(kind: type[Any] = Recipe) -> list[str]:
     """All settings, as `changed` takes them."""
-    names = []
-    for each in fields(Recipe):
-        inner = {"objective": Objective, "diet": Diet}.get(each.name)
+    names, hints = [], get_type_hints(kind)
+    for each in fields(kind):
+        inner = hints[each.name] if is_dataclass(hints[each.name]) else None
         names += [f"{each.name}.{sub.name}" for sub in fields(inner)] if inner else [each.name]
     return names
 
 
-def _require(name: str, true: bool, wanted: str, value: Any) -> None:
+def require(name: str, true: bool, wanted: str, value: Any) -> None:
+    """InvalidInput unless it is true."""
     if not true:
         raise InvalidInput(f"{name} must be {wanted}, not {value}")
 

@@ -15,12 +15,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,10 @@ from .recipe import Recipe
 from .tower import load_tower
 from .trainer import BiTrainer, Report
 from .validation import Validation
+
+if TYPE_CHECKING:
+    from .readerrun import ReaderRecipe
+    from .readertrainer import ReaderTrainer
 
 SETTINGS = "run.json"  # among the checkpoints: what they were made with
 CHOICE = "eval_top_100"  # what the paper chose its learning rate by
@@ -65,30 +69,30 @@ def train(
     check_inputs(recipe, data, Path(tokenizer))
     check_output(out)
     schedule = Schedule(data, recipe.diet, recipe.epochs, recipe.seed)
-    steps = _steps(recipe, schedule)
+    steps = steps_of(recipe, schedule)
     settings = {"recipe": recipe.to_dict(), "data": data.fingerprint()}
-    last = _last_checkpoint(checkpoints, settings, resume)
+    last = last_checkpoint(checkpoints, settings, resume)
     teachers = {role: _teacher(folder, recipe) for role, folder in _teachers(recipe).items()}
     # cuDNN's attention plans anew for every shape, and nearly every batch has its own. The published runs from trunk on
     # were made so; what it gains was not measured by itself.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    bi, model = built(recipe, data, _device())
+    bi, model = built(recipe, data, device())
     if recipe.freeze == "encoders" and bi.passage.head.projection is None:
         raise InvalidInput("freeze = 'encoders' leaves nothing to learn without a projection: set project = true")
-    arguments = _arguments(recipe, checkpoints, steps, bar=report is None and sys.stderr.isatty())
+    settled = arguments(recipe, checkpoints, steps, bar=report is None and sys.stderr.isatty())
     validation = held_out(data, recipe)
-    trainer = BiTrainer(bi, recipe, schedule, data.facts["pad"], validation, teachers, arguments, report)
+    trainer = BiTrainer(bi, recipe, schedule, data.facts["pad"], validation, teachers, settled, report)
     if last is None and trainer.is_world_process_zero():
         (checkpoints / SETTINGS).write_text(json.dumps(settings))
     begun = time.time()
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    line: dict[str, Any] = _plain(
+    line: dict[str, Any] = plain(
         {
             "name": recipe.name,
             "output": str(out),
             "seconds": round(time.time() - begun, 1),
             "resumed": None if last is None else last.name,
-            **_outcome(trainer),
+            **outcome(trainer),
             "recipe": settings["recipe"],
             "data": {**data.facts, "sha256": settings["data"]},
             "models": origins({"start": recipe.start, **_teachers(recipe)}),
@@ -102,7 +106,8 @@ def train(
     return line
 
 
-def _outcome(trainer: BiTrainer) -> dict[str, Any]:
+def outcome(trainer: BiTrainer | ReaderTrainer) -> dict[str, Any]:
+    """How a run ended, for its ledger."""
     state = trainer.state
     best = state.best_global_step if trainer.args.load_best_model_at_end else None
     return {
@@ -158,7 +163,7 @@ def finished(folder: Path, recipe: Recipe, data: Prepared) -> dict[str, Any] | N
     """The ledger's last line, if the model in this folder is what the recipe would make of the data."""
     try:
         line: dict[str, Any] = json.loads((folder / LEDGER).read_text(encoding="utf-8").splitlines()[-1])
-        same = line["recipe"] == _plain(recipe.to_dict()) and line["data"]["sha256"] == data.fingerprint()
+        same = line["recipe"] == plain(recipe.to_dict()) and line["data"]["sha256"] == data.fingerprint()
         return line if same and models.load(folder)[0].weights == line["weights"] else None
     except (OSError, ValueError, LookupError, InvalidInput):
         return None
@@ -193,7 +198,7 @@ def check_inputs(recipe: Recipe, data: Prepared, tokenizer: Path) -> None:
         raise InvalidInput(f"there is no tokenizer {tokenizer}")
     if data.facts.get("tokenizer", "") not in ("", models.sha256(tokenizer)):
         raise InvalidInput(f"the data was cut by another tokenizer than {tokenizer}: prepare it anew")
-    _check_start(recipe.start)
+    check_start(recipe.start)
     if bool(_teachers(recipe)) != bool(recipe.objective.distill):
         raise InvalidInput("objective.distill needs a teacher or an anchor, and they need it")
     if recipe.anchor and not recipe.diet.pairs:
@@ -208,7 +213,8 @@ def check_inputs(recipe: Recipe, data: Prepared, tokenizer: Path) -> None:
             raise InvalidInput(f"{folder} has two planes: a {role} must be a float model")
 
 
-def _check_start(start: str) -> None:
+def check_start(start: str) -> None:
+    """Refuse a start that is not on this machine."""
     if not start:
         raise InvalidInput("the recipe has no start: name a folder of transformers weights, or a bpr model")
     if models.resolve(start).is_dir():
@@ -221,7 +227,7 @@ def _check_start(start: str) -> None:
         raise InvalidInput(f"start = {start!r} is neither a folder here nor a hub model that was downloaded before")
 
 
-def _steps(recipe: Recipe, schedule: Schedule) -> int:
+def steps_of(recipe: Recipe | ReaderRecipe, schedule: Sized) -> int:
     """Optimizer steps of a run; each has as many questions as the recipe says, over all processes."""
     parts = world_size() * recipe.accumulate
     if recipe.batch % parts:
@@ -232,7 +238,7 @@ def _steps(recipe: Recipe, schedule: Schedule) -> int:
     return steps
 
 
-def _last_checkpoint(folder: Path, settings: Mapping[str, Any], resume: bool) -> Path | None:
+def last_checkpoint(folder: Path, settings: Mapping[str, Any], resume: bool) -> Path | None:
     """What to go on from: the last checkpoint that was written to its end."""
     states = folder.glob("checkpoint-*/trainer_state.json")  # it is written last
     found = sorted((state.parent for state in states), key=lambda path: int(path.name.rpartition("-")[2]))
@@ -244,7 +250,7 @@ def _last_checkpoint(folder: Path, settings: Mapping[str, Any], resume: bool) ->
         before = json.loads((folder / SETTINGS).read_text())
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{folder / SETTINGS}, which says how the run began, cannot be read: {error}") from error
-    now = _plain(settings)
+    now = plain(settings)
     changed = [key for key in now["recipe"] if now["recipe"][key] != before["recipe"].get(key) and key not in HARMLESS]
     if now["data"] != before["data"]:
         changed.append("the data")
@@ -256,7 +262,8 @@ def _last_checkpoint(folder: Path, settings: Mapping[str, Any], resume: bool) ->
 # ── What the Trainer is told ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _arguments(recipe: Recipe, folder: Path, steps: int, bar: bool = False) -> TrainingArguments:
+def arguments(recipe: Recipe | ReaderRecipe, folder: Path, steps: int, bar: bool = False) -> TrainingArguments:
+    """As a recipe has them; a reader's recipe calls them by the same names."""
     gpu = torch.cuda.is_available()
     every = recipe.evaluate_every
     return TrainingArguments(
@@ -295,7 +302,7 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _device() -> str:
+def device() -> str:
     """This process's own GPU, if there are any."""
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
@@ -309,6 +316,6 @@ def _teacher(folder: str, recipe: Recipe) -> BiEncoder:
     return BiEncoder(load_tower(folder, "question"), load_tower(folder, "passage"), recipe.objective)
 
 
-def _plain(settings: Mapping[str, Any]) -> Any:
+def plain(settings: Mapping[str, Any]) -> Any:
     """As JSON gives them back."""
     return json.loads(json.dumps(settings))

@@ -129,7 +129,7 @@ def load_backbone(where: str | Path, **options: Any) -> nn.Module:
     # From a folder alone: neither code nor weights that are not safetensors, and nothing from the network.
     options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True, **options}
     try:
-        with _no_bars():
+        with quiet_bars():
             try:
                 backbone = transformers.AutoModel.from_pretrained(where, add_pooling_layer=False, **options)
             except TypeError:  # an architecture that has no such layer
@@ -142,7 +142,7 @@ def load_backbone(where: str | Path, **options: Any) -> nn.Module:
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
+def quiet_bars() -> Iterator[None]:
     """transformers draws a progress bar for every file, also where nobody looks on."""
     from transformers.utils import logging
 
@@ -182,7 +182,7 @@ def save_tower(folder: Path, side: Side, backbone: nn.Module, head: Head) -> lis
 
     where = folder / f"{side}_encoder"
     where.mkdir(parents=True, exist_ok=True)
-    with _no_bars():
+    with quiet_bars():
         backbone.save_pretrained(where)  # type: ignore[operator]  # a transformers model
     save_file({name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}, where / HEAD)
     return [f"{where.name}/{name}" for name in (CONFIG, WEIGHTS, HEAD)]

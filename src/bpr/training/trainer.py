@@ -43,14 +43,14 @@ class BiTrainer(Trainer):
     ) -> None:
         """items: of all steps, in their order. teachers: "teacher" for questions, "anchor" for made-up pairs."""
         self.bi, self.recipe, self.validation, self.teachers = bi, recipe, validation, teachers
-        self.report = report or (_say if arguments.disable_tqdm else None)
+        self.report = report or (say_figures if arguments.disable_tqdm else None)
         self.parts: dict[str, Tensor] = {}
         items = Subset(items, range(arguments.max_steps * recipe.batch))  # what is left over makes no step
         super().__init__(model=bi, args=arguments, train_dataset=items, eval_dataset=items, data_collator=Collate(pad))
         self.model_accepts_loss_kwargs = False  # so that the Trainer divides by the accumulated batches
         self.remove_callback(PrinterCallback)  # it prints on stdout
         if recipe.save_every:
-            self.add_callback(_SaveEvery(recipe.save_every))
+            self.add_callback(SaveEvery(recipe.save_every))
         for teacher in teachers.values():
             teacher.float().to(self.args.device).eval().requires_grad_(False)
 
@@ -68,14 +68,7 @@ class BiTrainer(Trainer):
                 {"params": [p for p in learned if id(p) not in heads]},
                 {"params": [p for p in learned if id(p) in heads], "lr": rate * self.recipe.head_rate},
             ]
-            self.optimizer = torch.optim.AdamW(
-                [group for group in groups if group["params"]],
-                lr=rate,
-                betas=(0.9, 0.999),
-                eps=1e-6,
-                weight_decay=self.recipe.weight_decay,
-                fused=torch.cuda.is_available(),
-            )
+            self.optimizer = adam(groups, rate, self.recipe.weight_decay)
         return self.optimizer
 
     def compute_loss(
@@ -192,7 +185,14 @@ class BiTrainer(Trainer):
         return {f"{prefix}_{name}": value for name, value in self.validation.measure(self.bi).items()}
 
 
-class _SaveEvery(TrainerCallback):
+def adam(groups: list[dict[str, Any]], rate: float, decay: float) -> torch.optim.Optimizer:
+    """As the paper has it."""
+    learned = [group for group in groups if group["params"]]
+    gpu = torch.cuda.is_available()
+    return torch.optim.AdamW(learned, lr=rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=decay, fused=gpu)
+
+
+class SaveEvery(TrainerCallback):
     """Checkpoints to resume from, beside those of validations."""
 
     def __init__(self, every: int) -> None:
@@ -207,7 +207,8 @@ class _SaveEvery(TrainerCallback):
         return control
 
 
-def _say(logs: Mapping[str, float]) -> None:
+def say_figures(logs: Mapping[str, float]) -> None:
+    """On stderr, where nobody else is told."""
     print("  ".join(f"{name} {value:.6g}" for name, value in logs.items()), file=sys.stderr)
 
 
