@@ -229,6 +229,8 @@ def test_from_examples_to_a_reader_that_answers(run: Run, home: Path, tmp_path: 
     assert status == 0 and json.loads(out)["agreement"] > 0.9, err
     status, out, _ = run("export", tmp_path / "reader")
     assert status == 0 and "reader.onnx" in out
+    status, _, err = run("export", tmp_path / "reader", "--texts", home / "passages.jsonl")
+    assert status == 1 and "too few pairs of question and passage to round weights by (24)" in " ".join(err.split())
     status, out, _ = run("answer", home / "a.bpr", "moon", "--reader", tmp_path / "small", "--json")
     assert status == 0 and json.loads(out)["answers"]
 

@@ -17,7 +17,7 @@ from bpr.encoder import open_graph
 from bpr.errors import InvalidInput
 from bpr.pieces import Cutter
 from bpr.training.reader import load
-from bpr.training.readerexport import _sequence, export_reader
+from bpr.training.readerexport import _sequence, export_reader, triples
 from tiny_models import WORDS, make_reader
 
 RANDOM = np.random.default_rng(5)
@@ -107,3 +107,21 @@ def test_a_broken_export_is_noticed(tmp_path: Path, tiny_reader: Path, monkeypat
     monkeypatch.setattr(readerexport, "_tower", wrong)
     with pytest.raises(InvalidInput, match="correlate only by"):
         export_reader(tiny_reader, tmp_path / "out")
+
+
+def test_rounded_by_texts_it_is_closer_to_torch(tmp_path: Path, tiny_reader: Path) -> None:
+    often = 1 / np.arange(1, len(WORDS) + 1)  # a few words come often, as in a language
+    passages = [("moon", " ".join(RANDOM.choice(WORDS, 30, p=often / often.sum()))) for _ in range(200)]
+    asked = [" ".join(RANDOM.choice(WORDS, 5)) for _ in range(190)]
+    given = triples(passages, asked)
+    assert given[3] == (asked[3], *passages[3]) and len(given) == 190  # as many as there are of both
+    assert triples(passages, None)[0][0] == " ".join(passages[0][1].split()[:12])
+    off = {}
+    for name, texts in (("plain", None), ("rounded", given)):
+        made = shutil.copytree(tiny_reader, tmp_path / name)
+        export_reader(made, texts=texts)
+        pairs = zip(*logits_of(made, "bpr"), strict=True)
+        off[name] = np.mean([np.abs(found[:, :3] - expected).mean() for expected, found in pairs])
+    assert off["rounded"] < 0.95 * off["plain"]
+    with pytest.raises(InvalidInput, match="too few pairs of question and passage to round weights by \\(20\\)"):
+        export_reader(tiny_reader, tmp_path / "few", texts=TRIPLES)
