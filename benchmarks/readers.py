@@ -5,7 +5,8 @@ cd WORK && python readers.py read DATA.data READER FILE                         
 cd WORK && python readers.py send READER                                                       → weights in $OUT
 
 `train` takes as many epochs as the seconds hold, by the speed of a short run before. `read` saves what the reader makes
-of every question's retrieved passages and of its gold passage; readers.py judge DATA TOKENIZER FILE … prints EM and F1.
+of every question's retrieved passages and of its gold passage; `judge DATA TOKENIZER FILE …` prints EM and F1 of that.
+`gold READER SQUAD` reads each question's own paragraph with the reader as it is served.
 """
 
 from __future__ import annotations
@@ -97,15 +98,35 @@ def judge(given: argparse.Namespace) -> None:
         print(f"k {k:3}  EM {100 * np.mean(exact):.2f}  F1 {100 * np.mean(overlap):.2f}  of {len(exact):,}", flush=True)
 
 
+def gold(given: argparse.Namespace) -> None:
+    """The reader as it is served, on each question's own paragraph."""
+    from bpr.evaluation import exact_match, f1, interval
+    from bpr.questions import read_questions
+    from bpr.reader import Reader
+    from bpr.training.data import collect
+    from bpr.training.formats import squad
+
+    passages = {passage.id: passage for passage in collect(squad(Path(given.squad)))[0]}
+    asked, reader = read_questions(given.squad), Reader.open(given.reader)
+    some = [asked[i] for i in sorted(np.random.default_rng(0).permutation(len(asked))[: given.limit])]
+    said = [reader.answer(each.text, [passages[id] for id in each.gold], least=0.0) for each in some]
+    texts = [answers[0].text if answers else "" for answers in said]
+    for name, measure in (("EM", exact_match), ("F1", f1)):
+        found = interval(np.array([float(measure(text, each.answers)) for text, each in zip(texts, some, strict=True)]))
+        print(f"{name} {found.mean:.2f} [{found.low:.2f}, {found.high:.2f}] of {len(some):,}", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True)
-    for function, names in (
-        (train, "data start"),
-        (read, "data reader file"),
-        (send, "reader"),
-        (judge, "data tokenizer"),
-    ):
+    arguments_of = {
+        train: "data start",
+        read: "data reader file",
+        send: "reader",
+        judge: "data tokenizer",
+        gold: "reader squad",
+    }
+    for function, names in arguments_of.items():
         verb = verbs.add_parser(function.__name__)
         verb.set_defaults(do=function)
         for name in names.split():
@@ -115,6 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             verb.add_argument("--set", nargs="*", default=[])
         elif function is read:
             verb.add_argument("--depth", type=int, default=100)
+        elif function is gold:
+            verb.add_argument("--limit", type=int, default=2000)
         elif function is judge:
             verb.add_argument("files", nargs="+")
             verb.add_argument("-k", type=int, nargs="+", default=[1, 5, 10, 20, 50])

@@ -307,7 +307,7 @@ def print_answered(answered: Answered) -> None:
 
 def _said(answer: Answer | None) -> tuple[tuple[str, str], ...]:
     if answer is None:
-        return (("no answer", "yellow"),)
+        return (("no answer that is sure enough", "yellow"),)
     where = plain(answer.passage.title) or plain(answer.passage.id)
     return (plain(answer.text), "bold green"), (f"  {answer.confidence:.0%}", "cyan"), (f"  {where}", "")
 
