@@ -18,8 +18,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bpr.training.readerdata import ReaderData
 
@@ -89,13 +91,26 @@ def judge(given: argparse.Namespace) -> None:
 
     data = ReaderData.load(given.data)
     texts, mix = readings.Texts(data, given.tokenizer), Mix(*given.mix)
+    only = np.load(given.only) if given.only else None
     for k in given.k:
         exact, overlap = list[bool](), list[float]()
         for file in given.files:
-            judged = readings.judge(readings.Readings.load(file), data, texts, k, mix)
+            found = readings.Readings.load(file)
+            judged = readings.judge(found if only is None else chosen(found, data, only), data, texts, k, mix)
             exact += judged.exact.tolist()
             overlap += judged.f1.tolist()
         print(f"k {k:3}  EM {100 * np.mean(exact):.2f}  F1 {100 * np.mean(overlap):.2f}  of {len(exact):,}", flush=True)
+
+
+def chosen(found: Any, data: ReaderData, rows: NDArray[Any]) -> Any:
+    """Of what was read of each question, the passages of these rows of the passages file, in their order."""
+    stored = {int(row): passage for passage, row in enumerate(data.rows)}
+    wanted = np.array([[stored[int(row)] for row in rows[question]] for question in found.questions])
+    places = (found.passages[:, None, :] == wanted[:, :, None]).argmax(axis=2)  # [q, k]
+    assert (np.take_along_axis(found.passages, places, 1) == wanted).all(), "not all of them were read"
+    which = np.arange(len(places))[:, None]
+    names = ("passages", "scores", "norms", "spans", "logits")
+    return replace(found, **{name: getattr(found, name)[which, places] for name in names})
 
 
 def gold(given: argparse.Namespace) -> None:
@@ -141,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif function is judge:
             verb.add_argument("files", nargs="+")
             verb.add_argument("-k", type=int, nargs="+", default=[1, 5, 10, 20, 50])
+            verb.add_argument("--only", help="ROWS.npy: what another retriever found, of what was read.")
             verb.add_argument("--mix", type=float, nargs=3, default=(1.0, 1.0, 1.0))
     given = parser.parse_args(arguments)
     given.do(given)
