@@ -49,7 +49,7 @@ def test_answers_for_people(run: Run, home: Path, tiny_reader: Path) -> None:
     assert (status, err) == (0, "") and out.startswith("who wrote the iliad\n") and "\nmoon\n" in out
     assert "%" in out and "article" in out
     status, out, _ = run("answer", home / "a.bpr", "moon", "--reader", tiny_reader, "--least", 1)
-    assert status == 0 and out == "moon\n  no answer\n"
+    assert status == 0 and out == "moon\n  no answer that is sure enough\n"
 
 
 def test_answers_for_programs(run: Run, home: Path, tiny_reader: Path, tmp_path: Path) -> None:
