@@ -6,13 +6,17 @@ cd WORK && python readers.py send READER                                        
 
 `train` takes as many epochs as the seconds hold, by the speed of a short run before. `read` saves what the reader makes
 of every question's retrieved passages and of its gold passage; `judge DATA TOKENIZER FILE …` prints EM and F1 of that.
-`gold READER SQUAD` reads each question's own paragraph with the reader as it is served.
+`gold READER SQUAD` reads each question's own paragraph with the reader as it is served; `sample SQUAD OUT`
+draws questions.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import lzma
 import os
+import random
 import shutil
 import time
 from collections.abc import Sequence
@@ -131,6 +135,18 @@ def gold(given: argparse.Namespace) -> None:
         print(f"{name} {found.mean:.2f} [{found.low:.2f}, {found.high:.2f}] of {len(some):,}", flush=True)
 
 
+def sample(given: argparse.Namespace) -> None:
+    """So many questions of a SQuAD file, always the same ones, with all its paragraphs in their places."""
+    file = Path(given.squad)
+    whole = json.loads(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
+    paragraphs = [paragraph for article in whole["data"] for paragraph in article["paragraphs"]]
+    ids = [question["id"] for paragraph in paragraphs for question in paragraph["qas"]]
+    kept = {*random.Random(0).sample(ids, given.limit)}
+    for paragraph in paragraphs:
+        paragraph["qas"] = [question for question in paragraph["qas"] if question["id"] in kept]
+    Path(given.output).write_text(json.dumps(whole))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True)
@@ -140,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         send: "reader",
         judge: "data tokenizer",
         gold: "reader squad",
+        sample: "squad output",
     }
     for function, names in arguments_of.items():
         verb = verbs.add_parser(function.__name__)
@@ -151,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             verb.add_argument("--set", nargs="*", default=[])
         elif function is read:
             verb.add_argument("--depth", type=int, default=100)
-        elif function is gold:
+        elif function in (gold, sample):
             verb.add_argument("--limit", type=int, default=2000)
         elif function is judge:
             verb.add_argument("files", nargs="+")
