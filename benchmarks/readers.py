@@ -1,4 +1,4 @@
-"""A round of training a reader on a GPU that is lent by the minute, as rounds.py is for retrieval.
+"""A round of training a reader on a GPU that is paid for by the minute, as rounds.py is for retrieval.
 
 cd WORK && python readers.py train READER.data START --seconds 330 --set over=question …    → WORK/reader, held.npz
 cd WORK && python readers.py read DATA.data READER FILE                                       → $OUT/FILE.*.npz
