@@ -1,4 +1,4 @@
-"""Rounds of training on a GPU that is paid for by the minute: made ready here, run there by one command, judged at once.
+"""Rounds of training on a GPU that is paid for by the minute: made ready here, run there by one command, and judged.
 
 python benchmarks/rounds.py prepare --passages all.jsonl --examples bm25.jsonl --dev dev/examples.jsonl \
     --tokenizer minilm/tokenizer.json --data FOLDER -o READY
