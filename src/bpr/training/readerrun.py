@@ -13,10 +13,8 @@ Needs neither the command line nor the compiled kernel, so that a machine with a
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,14 +30,14 @@ from ..errors import InvalidInput
 from ..reader import ReaderModel
 from ..spans import Mix
 from .building import set_dropout
-from .output import machine, origins, write_ledger
+from .output import write_ledger
 from .reader import Objective, Reader, begun, check_fit, save
 from .readerbatches import Schedule, Window
 from .readerdata import ReaderData
 from .readertrainer import ReaderTrainer
 from .readings import Texts, gold, judge, read, retrieved
 from .recipe import require
-from .run import SETTINGS, arguments, check_start, device, last_checkpoint, outcome, plain, steps_of
+from .run import arguments, check_start, device, last_checkpoint, steps_of, trained
 from .trainer import Report
 
 
@@ -142,23 +140,7 @@ def train(
     reader.to(device())
     told = arguments(recipe, checkpoints, steps, bar=report is None and sys.stderr.isatty())
     trainer = ReaderTrainer(reader, recipe, schedule, validation(recipe, data, tokenizer), told, report)
-    if last is None and trainer.is_world_process_zero():
-        (checkpoints / SETTINGS).write_text(json.dumps(settings))
-    began = time.time()
-    trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    line: dict[str, Any] = plain(
-        {
-            "name": recipe.name,
-            "output": str(out),
-            "seconds": round(time.time() - began, 1),
-            "resumed": None if last is None else last.name,
-            **outcome(trainer),
-            "recipe": settings["recipe"],
-            "data": {**data.facts, "sha256": settings["data"]},
-            "models": origins({"start": recipe.start}),
-            **machine(),
-        }
-    )
+    line = trained(trainer, settings, last, out, data.facts, {"start": recipe.start})
     if trainer.is_world_process_zero():
         line["weights"] = save(out, reader, recipe.described(), Path(tokenizer)).weights
         write_ledger(out, line)

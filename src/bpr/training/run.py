@@ -38,12 +38,11 @@ from .output import LEDGER, check_output, machine, origins, save, write_ledger
 from .prepared import Prepared
 from .recipe import Recipe
 from .tower import load_tower
-from .trainer import BiTrainer, Report
+from .trainer import BiTrainer, PlannedTrainer, Report
 from .validation import Validation
 
 if TYPE_CHECKING:
     from .readerrun import ReaderRecipe
-    from .readertrainer import ReaderTrainer
 
 SETTINGS = "run.json"  # among the checkpoints: what they were made with
 CHOICE = "eval_top_100"  # what the paper chose its learning rate by
@@ -82,23 +81,7 @@ def train(
     settled = arguments(recipe, checkpoints, steps, bar=report is None and sys.stderr.isatty())
     validation = held_out(data, recipe)
     trainer = BiTrainer(bi, recipe, schedule, data.facts["pad"], validation, teachers, settled, report)
-    if last is None and trainer.is_world_process_zero():
-        (checkpoints / SETTINGS).write_text(json.dumps(settings))
-    begun = time.time()
-    trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    line: dict[str, Any] = plain(
-        {
-            "name": recipe.name,
-            "output": str(out),
-            "seconds": round(time.time() - begun, 1),
-            "resumed": None if last is None else last.name,
-            **outcome(trainer),
-            "recipe": settings["recipe"],
-            "data": {**data.facts, "sha256": settings["data"]},
-            "models": origins({"start": recipe.start, **_teachers(recipe)}),
-            **machine(),
-        }
-    )
+    line = trained(trainer, settings, last, out, data.facts, {"start": recipe.start, **_teachers(recipe)})
     if trainer.is_world_process_zero():
         line["weights"] = save(out, bi, model, Path(tokenizer)).weights
         write_ledger(out, line)
@@ -106,16 +89,42 @@ def train(
     return line
 
 
-def outcome(trainer: BiTrainer | ReaderTrainer) -> dict[str, Any]:
-    """How a run ended, for its ledger."""
+def trained(
+    trainer: PlannedTrainer,
+    settings: Mapping[str, Any],
+    last: Path | None,
+    out: Path,
+    facts: Mapping[str, Any],
+    begun_with: dict[str, str],
+) -> dict[str, Any]:
+    """Run it to its end; the ledger's line, but for the weights' sum.
+
+    settings: the recipe and the data's fingerprint. begun_with: folders of models, by their roles.
+    """
+    checkpoints = Path(str(trainer.args.output_dir))
+    if last is None and trainer.is_world_process_zero():
+        (checkpoints / SETTINGS).write_text(json.dumps(settings))
+    begun = time.time()
+    trainer.train(resume_from_checkpoint=None if last is None else str(last))
     state = trainer.state
     best = state.best_global_step if trainer.args.load_best_model_at_end else None
-    return {
-        "steps": state.global_step,
-        "best_step": best or state.global_step,
-        "metrics": trainer.measured(),
-        "processes": world_size(),
-    }
+    line: dict[str, Any] = plain(
+        {
+            "name": settings["recipe"]["name"],
+            "output": str(out),
+            "seconds": round(time.time() - begun, 1),
+            "resumed": None if last is None else last.name,
+            "steps": state.global_step,
+            "best_step": best or state.global_step,
+            "metrics": trainer.measured(),
+            "processes": world_size(),
+            "recipe": settings["recipe"],
+            "data": {**facts, "sha256": settings["data"]},
+            "models": origins(begun_with),
+            **machine(),
+        }
+    )
+    return line
 
 
 class Sweep(NamedTuple):

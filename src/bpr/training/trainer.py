@@ -27,8 +27,68 @@ Report: TypeAlias = Callable[[Mapping[str, float]], None]  # is told the figures
 RandomState: TypeAlias = tuple[Tensor, Tensor | None]
 
 
-class BiTrainer(Trainer):
-    """The Trainer with our loss and our batches."""
+class PlannedTrainer(Trainer):
+    """The Trainer over items whose order is settled, that reports the parts of its loss and measures what is held out.
+
+    What is trained says how: `compute_loss` fills `parts`, `extras` are logged beside them, `figures` are measured.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        items: Dataset[Any],
+        collate: Callable[[list[Any]], Inputs],
+        batch: int,
+        save_every: int,
+        arguments: TrainingArguments,
+        report: Report | None,
+    ) -> None:
+        """items: of all steps, in their order, `batch` of them a step."""
+        self.report = report or (say_figures if arguments.disable_tqdm else None)
+        self.parts: dict[str, Tensor] = {}
+        items = Subset(items, range(arguments.max_steps * batch))  # what is left over makes no step
+        super().__init__(model=model, args=arguments, train_dataset=items, eval_dataset=items, data_collator=collate)
+        self.model_accepts_loss_kwargs = False  # so that the Trainer divides by the accumulated batches
+        self.remove_callback(PrinterCallback)  # it prints on stdout
+        if save_every:
+            self.add_callback(SaveEvery(save_every))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        assert self.train_dataset is not None
+        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]  # already shuffled, for all epochs
+
+    def extras(self) -> dict[str, float]:
+        """What else is logged with the loss."""
+        return {}
+
+    def figures(self) -> dict[str, float]:
+        """What is measured of held-out questions; nothing where none are held out."""
+        raise NotImplementedError
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """With the parts of the loss."""
+        if "loss" in logs:
+            logs |= {f"loss_{name}": round(float(value), 4) for name, value in self.parts.items()} | self.extras()
+        super().log(logs, start_time)
+        if self.report and self.is_world_process_zero():
+            self.report({"step": self.state.global_step, **logs})
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """What the Trainer asks for between steps."""
+        metrics = self.measured(metric_key_prefix)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def measured(self, prefix: str = "eval") -> dict[str, float]:
+        """The figures, by the Trainer's names."""
+        return {f"{prefix}_{name}": value for name, value in self.figures().items()}
+
+
+class BiTrainer(PlannedTrainer):
+    """The bi-encoder's: our loss and our batches."""
 
     def __init__(
         self,
@@ -43,20 +103,9 @@ class BiTrainer(Trainer):
     ) -> None:
         """items: of all steps, in their order. teachers: "teacher" for questions, "anchor" for made-up pairs."""
         self.bi, self.recipe, self.validation, self.teachers = bi, recipe, validation, teachers
-        self.report = report or (say_figures if arguments.disable_tqdm else None)
-        self.parts: dict[str, Tensor] = {}
-        items = Subset(items, range(arguments.max_steps * recipe.batch))  # what is left over makes no step
-        super().__init__(model=bi, args=arguments, train_dataset=items, eval_dataset=items, data_collator=Collate(pad))
-        self.model_accepts_loss_kwargs = False  # so that the Trainer divides by the accumulated batches
-        self.remove_callback(PrinterCallback)  # it prints on stdout
-        if recipe.save_every:
-            self.add_callback(SaveEvery(recipe.save_every))
+        super().__init__(bi, items, Collate(pad), recipe.batch, recipe.save_every, arguments, report)
         for teacher in teachers.values():
             teacher.float().to(self.args.device).eval().requires_grad_(False)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        assert self.train_dataset is not None
-        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]  # already shuffled, for all epochs
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Adam as the paper has it; a fresh head may learn faster than weights that were trained for long."""
@@ -158,31 +207,16 @@ class BiTrainer(Trainer):
             scores = torch.where(rows.unsqueeze(1) & columns, theirs, scores)
         return scores
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """With the parts of the loss, and β."""
+    def extras(self) -> dict[str, float]:
+        """β, while there are bits."""
         objective = self.recipe.objective
-        if "loss" in logs:
-            logs |= {f"loss_{name}": round(float(value), 4) for name, value in self.parts.items()}
-            if objective.code == "bits":
-                logs["beta"] = round(objective.beta(self.state.global_step, self.state.max_steps), 4)
-        super().log(logs, start_time)
-        if self.report and self.is_world_process_zero():
-            self.report({"step": self.state.global_step, **logs})
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """What the Trainer asks for between steps."""
-        metrics = self.measured(metric_key_prefix)
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-    def measured(self, prefix: str = "eval") -> dict[str, float]:
-        """The paper's average rank, and top-k, of held-out questions; nothing where none are held out."""
-        if self.validation is None:
+        if objective.code == "float":
             return {}
-        return {f"{prefix}_{name}": value for name, value in self.validation.measure(self.bi).items()}
+        return {"beta": round(objective.beta(self.state.global_step, self.state.max_steps), 4)}
+
+    def figures(self) -> dict[str, float]:
+        """The paper's average rank, and top-k."""
+        return {} if self.validation is None else self.validation.measure(self.bi)
 
 
 def adam(groups: list[dict[str, Any]], rate: float, decay: float) -> torch.optim.Optimizer:
