@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import kernels
 from .codes import Mask, Questions
 from .errors import InvalidInput
 from .index.protocol import Index
@@ -57,10 +56,7 @@ def search(
             raise InvalidInput(
                 "candidates=None scores every passage with the float question: that cannot go without rerank"
             )
-        planes.about_to_read(None)
-        return Hits(
-            *kernels.scan_scores(planes.signs, planes.magnitudes, planes.levels, asked, k, mask=mask, limits=limits)
-        )
+        return planes.score_all(asked, k, mask, limits)
     if candidates < k:
         raise InvalidInput(f"{candidates} candidates cannot give {k} hits: candidates must be at least k")
 
@@ -72,5 +68,4 @@ def search(
         return Hits(rows[:, :k].copy(), (planes.bits - 2 * found[:, :k]).astype(np.float32))
 
     # 2. rerank
-    planes.about_to_read(rows)
-    return Hits(*kernels.rerank(planes.signs, planes.magnitudes, planes.levels, asked, rows, k, limits=limits))
+    return planes.rerank(asked, rows, k, limits)

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .. import kernels
 from ..codes import Codes, Mask, Questions, checked_codes, checked_levels
 from ..errors import InvalidInput
-from ..kernels import Cancel
+from ..kernels import Cancel, Limits
+from ..records import Hits
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,17 @@ class Planes:
         """Say which rows' magnitudes will be read next (None: all)."""
         if self.touch is not None:
             self.touch(rows)
+
+    def rerank(self, questions: Questions, rows: NDArray[np.int64], k: int, limits: Limits) -> Hits:
+        """The k best of each question's rows (int64[q, m]) by (⟨e_q, code⟩ descending, row)."""
+        self.about_to_read(rows)
+        return Hits(*kernels.rerank(self.signs, self.magnitudes, self.levels, questions, rows, k, limits=limits))
+
+    def score_all(self, questions: Questions, k: int, mask: Mask | None, limits: Limits) -> Hits:
+        """The k best of all rows that the mask lets through, by (⟨e_q, code⟩ descending, row)."""
+        self.about_to_read(None)
+        found = kernels.scan_scores(self.signs, self.magnitudes, self.levels, questions, k, mask=mask, limits=limits)
+        return Hits(*found)
 
 
 class Index(Protocol):
