@@ -48,11 +48,11 @@ def encode(model: Path, count: int, length: int, device: str) -> None:
     dice = np.random.default_rng(0)
     ids = dice.integers(1000, 20_000, (count, length))
     texts = [Tokenized(row, np.zeros_like(row)) for row in ids]
-    took = seconds(lambda: encoder.encode(texts, "passage"))
-    bound = products(encoder, count * length, device)
-    print(
-        f"encode: {count / took:,.0f} passages/s of {length} tokens; products alone: {count / bound:,.0f}", flush=True
-    )
+    for way, first in (("as it begins", 1 << 60), ("compiled", 0)):
+        encoder.compile_from = first if device.startswith("cuda") else 1 << 60
+        took = seconds(lambda: encoder.encode(texts, "passage"))
+        print(f"encode, {way}: {count / took:,.0f} passages/s of {length} tokens", flush=True)
+    print(f"products alone: {count / products(encoder, count * length, device):,.0f} passages/s", flush=True)
 
 
 def products(encoder: TorchEncoder, tokens: int, device: str) -> float:
@@ -72,7 +72,7 @@ def products(encoder: TorchEncoder, tokens: int, device: str) -> float:
     return seconds(layers) * tokens / rows
 
 
-def steps(model: Path, batch: int, count: int, length: int) -> None:
+def steps(model: Path, batch: int, count: int, length: int, shared: bool, compile: bool) -> None:
     """Training at `batch` questions of 16 tokens with 2 passages each, as a recipe without teachers does it."""
     dice = np.random.default_rng(0)
     many = batch * count
@@ -97,11 +97,14 @@ def steps(model: Path, batch: int, count: int, length: int) -> None:
         log_every=count,
         objective=Objective(code="float", scale=50.0),
         diet=Diet(hard=1),
+        shared=shared,
+        compile=compile,
     )
+    how = f"{'one encoder' if shared else 'two encoders'}{', compiled' if compile else ''}"
     with tempfile.TemporaryDirectory() as folder:
         line = train(recipe, data, model / "tokenizer.json", Path(folder) / "trained", report=lambda figures: None)
     print(
-        f"train: {line['steps'] / line['seconds']:.1f} steps/s of {batch} questions and {2 * batch} passages",
+        f"train, {how}: {line['steps'] / line['seconds']:.1f} steps/s of {batch} questions, {2 * batch} passages",
         flush=True,
     )
 
@@ -114,7 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encode(given.model, given.passages, given.length, device)
-    steps(given.model, given.batch, given.steps, given.length)
+    steps(given.model, given.batch, given.steps, given.length, shared=False, compile=False)
+    steps(given.model, given.batch, given.steps, given.length, shared=True, compile=False)
+    if device == "cuda":
+        steps(given.model, given.batch, 50, given.length, shared=True, compile=True)  # the first steps compile
+        steps(given.model, given.batch, given.steps, given.length, shared=True, compile=True)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ OWNERS = {
     "tokenizers": {"pieces", "training/foreign.py", "training/prepared.py"},
     "torch": {"training"},
     "transformers": {"training"},
+    "triton": {"training/shorttexts.py"},
     "accelerate": {"training"},
     "safetensors": {"training"},
     "onnx": {"training"},

@@ -35,6 +35,7 @@ OTHER = {  # of every setting, another value as a flag gives it, and what it mea
     "accumulate": ("2", 2),
     "chunk": ("32", 32),
     "bf16": ("false", False),
+    "compile": ("true", True),
     "workers": ("4", 4),
     "teacher": ("models/float", "models/float"),
     "anchor": ("models/start", "models/start"),

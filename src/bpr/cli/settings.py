@@ -36,6 +36,7 @@ EXPLAINED = {
     "accumulate": "split a batch into so many parts, each with negatives of its own",
     "chunk": "texts encoded at a time, so that a large batch fits (its loss stays the same); 0: all at once",
     "bf16": "compute in bfloat16 on a GPU",
+    "compile": "on a GPU through torch.compile: faster after the first half a minute",
     "workers": "processes that prepare batches; 0: none beside the training itself",
     "teacher": "a float model folder whose scores of the questions' passages are distilled (objective.distill)",
     "anchor": "a float model folder whose scores of made-up pairs are distilled (diet.pairs, objective.distill)",

@@ -49,6 +49,7 @@ def built(recipe: Recipe, data: Prepared, device: torch.device | str = "cpu") ->
     else:
         question, passage, fresh = *_begun(recipe), True
     _check_fit(passage, recipe, data)
+    question.compiled = passage.compiled = recipe.compile
     bi = BiEncoder(question, passage, recipe.objective).float().to(device)
     set_dropout(bi, 0.0 if recipe.freeze == "encoders" else recipe.dropout)
     _freeze(bi, recipe)

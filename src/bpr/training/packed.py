@@ -9,13 +9,26 @@ What differs: attention's own dropout is left out (hidden dropout stays).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, layer_norm, linear, scaled_dot_product_attention
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None  # type: ignore[assignment]
+
+try:
+    from . import shorttexts
+except ImportError:  # Triton comes with torch for CUDA alone
+    shorttexts = None  # type: ignore[assignment]
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -40,17 +53,36 @@ class Packed:
         kinds = None if segments is None else segments[text, positions]
         return cls(ids[text, positions], positions, text, starts, ids.shape[1], kinds)
 
+    @classmethod
+    def end_to_end(
+        cls, texts: Sequence[NDArray[np.int64]], segments: Sequence[NDArray[np.int64]] | None, device: torch.device
+    ) -> Packed:
+        """From ids that are on the host, without a batch that is padded first; the host does not wait."""
+        lengths = np.array([len(text) for text in texts], np.int64)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+        text = np.repeat(np.arange(len(texts)), lengths)
+        ids, kinds = np.concatenate(texts), None if segments is None else _sent(np.concatenate(segments), device)
+        sent = [_sent(each, device) for each in (ids, positions, text, starts.astype(np.int32))]
+        return cls(sent[0], sent[1], sent[2], sent[3], int(lengths.max()), kinds)
+
     @property
     def lengths(self) -> Tensor:
         """[texts]"""
         return self.starts.diff()
 
 
+def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """To the device, without waiting for it."""
+    there = torch.from_numpy(np.ascontiguousarray(array))
+    return there.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else there
+
+
 def fits(backbone: nn.Module) -> bool:
     """Whether this is BERT as `states` computes it, on a GPU and in the half precision that its kernel needs."""
     config: Any = getattr(backbone, "config", None)
     plain = getattr(config, "model_type", "") == "bert" and getattr(config, "hidden_act", "") == "gelu"
-    if not plain or find_spec("torch.nn.attention.varlen") is None:  # torch before 2.10
+    if not plain or varlen_attn is None:
         return False
     weight = next(backbone.parameters())
     return weight.is_cuda and (weight.dtype in HALF or torch.is_autocast_enabled("cuda"))
@@ -90,14 +122,20 @@ def states(backbone: Any, batch: Packed, kind: torch.dtype = torch.bfloat16) -> 
     return x
 
 
+@cache
+def compiled() -> Callable[..., Tensor]:
+    """`states` through torch.compile: a quarter faster, after 12 s for encoding and half a minute for training."""
+    return torch.compile(states, dynamic=True)
+
+
 def attention(qkv: Tensor, batch: Packed) -> Tensor:
     """Each token looks at its own text.  [tokens, 3, heads, size] → [tokens, heads, size]"""
+    if shorttexts is not None and qkv.is_cuda and shorttexts.fits(qkv, batch.longest):
+        return shorttexts.attention(qkv, batch.starts)
     q, k, v = qkv.unbind(1)
     if q.is_cuda:
-        from torch.nn.attention.varlen import varlen_attn
-
         starts, longest = batch.starts, batch.longest
-        out = varlen_attn(q.contiguous(), k.contiguous(), v.contiguous(), starts, starts, longest, longest)
+        out = varlen_attn(q, k, v, starts, starts, longest, longest)
         assert isinstance(out, Tensor)  # it would be more only if more were asked for
         return out
     return _padded_attention(q, k, v, batch)
@@ -122,6 +160,5 @@ def pooled(x: Tensor, batch: Packed, pooling: str, normalize: bool) -> Tensor:
     if pooling == "cls":
         vectors = x[batch.starts[:-1].long()]
     else:
-        sums = torch.zeros(len(batch.starts) - 1, x.shape[1], device=x.device).index_add(0, batch.text, x)
-        vectors = sums / batch.lengths.unsqueeze(1)
+        vectors = torch.segment_reduce(x, "mean", offsets=batch.starts.long(), axis=0)
     return nn.functional.normalize(vectors, dim=-1) if normalize else vectors

@@ -32,6 +32,7 @@ class Recipe:
     asked, which another corpus need not share; without it, outputs should have a mean near 0, or bits stay constant.
     freeze: what keeps its weights: the word vectors, or the encoders whole (only the projections learn; no dropout).
     batch: questions a step, over all processes; accumulate: in so many parts, each with its own negatives.
+    compile: on a GPU through torch.compile, for long runs: its first steps take half a minute.
     chunk: texts encoded at a time with gradient caching (0: the whole batch at once); the loss is the whole batch's.
     teacher: a model folder whose scores over the questions' passages are distilled; anchor: one whose scores over
     made-up pairs are. pair_weight: of a made-up pair's own losses against a question's; with 0 the anchor alone teaches
@@ -62,6 +63,7 @@ class Recipe:
     accumulate: int = 1
     chunk: int = 0
     bf16: bool = True
+    compile: bool = False
     workers: int = 0
     teacher: str = ""
     anchor: str = ""

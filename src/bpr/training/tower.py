@@ -55,13 +55,17 @@ class Tower(nn.Module):
         super().__init__()
         self.backbone, self.head = backbone, head
         self.model, self.side = model, side
+        self.compiled = False  # on a GPU, through torch.compile
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """int64[n, length], with a mask where rows are padded → float[n, bits]."""
-        vectors = self.outputs(input_ids, attention_mask, token_type_ids)
-        return vectors / self.head.sigma if self.side == "passage" else vectors
+        return self.scaled(self.outputs(input_ids, attention_mask, token_type_ids))
+
+    def scaled(self, outputs: Tensor) -> Tensor:
+        """A passage's in units of σ."""
+        return outputs / self.head.sigma if self.side == "passage" else outputs
 
     def outputs(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """The outputs e, not in units of σ.  int64[n, length] → float[n, bits]"""
@@ -70,11 +74,15 @@ class Tower(nn.Module):
     def pooled(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """What the head is given, in its precision: a backbone in bfloat16 may have a head in float32.  [n, hidden]"""
         if mask is not None and packed.fits(self.backbone):
-            batch = packed.Packed.of(ids, mask, segments)
-            return packed.pooled(packed.states(self.backbone, batch), batch, self.model.pooling, self.model.normalize)
+            return self.pooled_texts(packed.Packed.of(ids, mask, segments))
         given = {"attention_mask": mask, "token_type_ids": segments}
         out = self.backbone(input_ids=ids, **{name: value for name, value in given.items() if value is not None})
         return pool(out.last_hidden_state.to(self.head.sigma.dtype), mask, self.model)
+
+    def pooled_texts(self, batch: packed.Packed) -> Tensor:
+        """The same of texts that lie end to end.  → [texts, hidden]"""
+        states = packed.compiled() if self.compiled else packed.states
+        return packed.pooled(states(self.backbone, batch), batch, self.model.pooling, self.model.normalize)
 
 
 def vectors_of(hidden: Tensor, mask: Tensor | None, head: Head, model: Model, side: Side) -> Tensor:
