@@ -31,6 +31,7 @@ using WeightsArray = nb::ndarray<const std::int8_t, nb::ndim<2>, nb::c_contig, n
 using IdsArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using RowsArray = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using BitsArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WritableBits = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flag = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
@@ -67,10 +68,8 @@ struct Owned {
 bpr::Mask live_rows(const std::optional<BitsArray>& mask, std::size_t rows) {
     if (!mask) return {nullptr, rows};
     require(mask->shape(0) == (rows + 7) / 8, "the mask must have one bit a row");
-    std::size_t live = 0;
-    for (std::size_t i = 0; i < mask->shape(0); ++i) live += static_cast<std::size_t>(__builtin_popcount(mask->data()[i]));
     require(rows % 8 == 0 || mask->data()[rows / 8] >> (rows % 8) == 0, "the mask has bits beyond the last row");
-    return {mask->data(), live};
+    return {mask->data(), bpr::count_bits(mask->data(), mask->shape(0))};
 }
 
 // Checked inside the call, without the GIL and under its deadline: millions of rows take milliseconds. False: told to stop.
@@ -191,6 +190,18 @@ auto scan_scores(const CodesArray& codes, std::optional<CodesArray> magnitudes, 
     return nb::make_tuple(best.array(), scores.array());
 }
 
+// Numbers of rows as a bundle stores them: below the limit, or else the bundle is not what it was.
+template <class Row>
+void mark_rows(const WritableBits& bits, const nb::ndarray<const Row, nb::ndim<1>, nb::c_contig, nb::device::cpu>& rows, std::size_t limit, bool toggle) {
+    require(bits.shape(0) == (limit + 7) / 8, "there must be one bit a row");
+    bool inside;
+    {
+        nb::gil_scoped_release release;
+        inside = bpr::mark_rows(rows.data(), rows.shape(0), limit, toggle, bits.data());
+    }
+    require(inside, "a row number is outside the index");
+}
+
 auto rotate(const FloatsArray& vectors, const PanelsArray& panels, unsigned threads) {
     require(vectors.shape(1) == panels.shape(1) && panels.shape(2) == bpr::kPanel, "vectors and rotation differ in dimensions");
     const std::size_t columns = panels.shape(0) * bpr::kPanel;
@@ -280,6 +291,8 @@ NB_MODULE(_native, m) {
           "rows"_a.noconvert(), "k"_a, "threads"_a, "seconds"_a, "cancel"_a.noconvert().none());
     m.def("scan_scores", &scan_scores, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a,
           "questions"_a.noconvert(), "k"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("mark_rows", &mark_rows<std::uint32_t>, "bits"_a.noconvert(), "rows"_a.noconvert(), "limit"_a, "toggle"_a);
+    m.def("mark_rows", &mark_rows<std::uint64_t>, "bits"_a.noconvert(), "rows"_a.noconvert(), "limit"_a, "toggle"_a);
     m.def("rotate", &rotate, "vectors"_a.noconvert(), "panels"_a.noconvert(), "threads"_a);
     m.def("read_all", &read_all, "codes"_a.noconvert(), "threads"_a);
     m.def("has_fast_bert", [] { return bpr::supported_levels().back()->bert != &bpr::kBertPortable; });

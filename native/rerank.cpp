@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <numeric>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
@@ -139,19 +138,21 @@ void rerank(const Planes& planes, const FloatQuestions& questions, const std::in
 
 namespace {
 
-void score_tile(const Table& table, std::size_t first, std::size_t last, const Mask& mask, Best& best) {
-    std::int64_t rows[kGroup];
+// Scores rows, ascending, kGroup at a time.
+void score_tile(const Planes& planes, const Table& table, const std::vector<std::int64_t>& rows, Best& best) {
     float scores[kGroup];
-    for (; first < last; first += kGroup) {
-        const std::size_t count = std::min(kGroup, last - first);
-        std::iota(rows, rows + count, static_cast<std::int64_t>(first));
-        table.score(rows, count, scores);
-        for (std::size_t i = 0; i < count; ++i)
-            if (mask.bits == nullptr || (mask.bits[(first + i) / 8] >> ((first + i) % 8) & 1)) best.add(scores[i], rows[i]);
+    for (std::size_t first = 0; first < rows.size(); first += kGroup) {
+        const std::size_t count = std::min(kGroup, rows.size() - first);
+        if (rows[first + count - 1] - rows[first] >= static_cast<std::int64_t>(2 * count)) {    // far between: no prefetcher sees them coming
+            fetch(planes.signs.data, planes.signs.bytes, rows.data() + first, count);
+            if (planes.magnitudes != nullptr) fetch(planes.magnitudes, planes.signs.bytes, rows.data() + first, count);
+        }
+        table.score(rows.data() + first, count, scores);
+        for (std::size_t i = 0; i < count; ++i) best.add(scores[i], rows[first + i]);
     }
 }
 
-// All rows against a batch of questions whose tables fit the cache together.
+// All live rows against a batch of questions whose tables fit the cache together.
 void scan_batch(const Planes& planes, const FloatQuestions& questions, std::size_t k, const Mask& mask, unsigned threads,
                 Stop& stop, std::int64_t* rows, float* scores) {
     std::vector<Table> tables;
@@ -159,13 +160,17 @@ void scan_batch(const Planes& planes, const FloatQuestions& questions, std::size
     std::vector<std::vector<Best>> best(threads, std::vector<Best>(questions.count, Best(k)));
     std::atomic<std::size_t> next{0};
     run_parallel(threads, [&](unsigned thread) {
-        for (std::size_t first; (first = next++ * kTileRows) < planes.signs.rows;) {
+        std::vector<std::int64_t> live;    // of one tile, or of several where few rows are live
+        const auto score = [&] {
+            for (std::size_t j = 0; j < questions.count && !stop.now(); ++j) score_tile(planes, tables[j], live, best[thread][j]);
+            live.clear();
+        };
+        for (std::size_t first; (first = next++ * kTileRows) < planes.signs.rows && !stop.now();) {
             const std::size_t last = std::min(planes.signs.rows, first + kTileRows);
-            for (std::size_t j = 0; j < questions.count; ++j) {
-                if (stop.now()) return;
-                score_tile(tables[j], first, last, mask, best[thread][j]);
-            }
+            mask.each(first, last, [&](std::size_t row) { live.push_back(static_cast<std::int64_t>(row)); });
+            if (live.size() > kTileRows / 2) score();
         }
+        score();
     });
     if (stop.reason() != Stop::Reason::none) return;
     for (std::size_t j = 0; j < questions.count; ++j) {
@@ -180,7 +185,7 @@ void scan_batch(const Planes& planes, const FloatQuestions& questions, std::size
 
 void scan_scores(const Planes& planes, const FloatQuestions& questions, std::size_t k, const Mask& mask, unsigned threads,
                  Stop& stop, std::int64_t* rows, float* scores) {
-    threads = useful_threads(threads, planes.signs.rows * planes.signs.bytes * std::min<std::size_t>(questions.count, 64));
+    threads = useful_threads(threads, mask.live * planes.signs.bytes * std::min<std::size_t>(questions.count, 64));
     const std::size_t bits = planes.signs.bytes * 8, table_bytes = Table::bytes_for(planes);
     const std::size_t batch = std::clamp<std::size_t>(kTableBudget / table_bytes, 1, std::max<std::size_t>(1, (1 << 20) / (k + 1)));
     for (std::size_t first = 0; first < questions.count && stop.reason() == Stop::Reason::none && k > 0; first += batch) {

@@ -26,6 +26,11 @@ constexpr std::size_t kStep = 32;
 constexpr std::int16_t kFar = 0x7FFF;
 // Work worth waking one more thread for.
 constexpr std::size_t kBytesPerThread = 1 << 20;
+// Where few rows of a task are live, they are copied together and the others never touched. To fetch a scattered code takes
+// as long as to compare it with so many questions, row by row or sliced.
+constexpr std::size_t kGatherRows = 8, kGatherSliced = 16;
+// Scattered codes that are asked for ahead of the one that is copied.
+constexpr std::size_t kAsked = 32;
 
 // The offsets of one question (hamming_impl.h): its own bits go through the same queue as the planes.
 void prepare(const Kernels& k, const Shape& shape, const std::uint8_t* code, std::uint16_t* offsets, bool& parity) {
@@ -42,6 +47,54 @@ void prepare(const Kernels& k, const Shape& shape, const std::uint8_t* code, std
     }
     parity = queue[shape.bits + shape.triples] != 0;
 }
+
+// Codes side by side in memory, and which rows they are: neighbours in the index, or gathered from it.
+struct Block {
+    const std::uint8_t* codes;
+    std::size_t rows, first;
+    const std::uint64_t* numbers = nullptr;    // the row of each code, ascending; nullptr: first, first + 1, …
+
+    std::size_t row(std::size_t i) const { return numbers == nullptr ? first + i : numbers[i]; }
+};
+
+// Rows whose codes are wanted side by side, up to `room` of them. Each is asked for when it is named and copied a little later.
+class Gathered {
+public:
+    Gathered(const Codes& codes, std::size_t room) : codes_(codes), numbers_(room), memory_(room * codes.bytes) {}
+
+    bool full() const { return count_ == numbers_.size(); }
+    std::size_t count() const { return count_; }
+    void clear() { count_ = copied_ = 0; }
+
+    void add(std::size_t row) {
+        const std::uint8_t *code = codes_.data + row * codes_.bytes, *last = code + codes_.bytes - 1;
+        for (; code < last; code += 64) __builtin_prefetch(code);
+        __builtin_prefetch(last);
+        numbers_[count_++] = row;
+        if (count_ - copied_ > kAsked) copy_next();
+    }
+
+    Block block() {
+        while (copied_ < count_) copy_next();
+        return {memory_.data(), count_, 0, numbers_.data()};
+    }
+
+private:
+    void copy_next() {
+        const std::uint8_t* from = codes_.data + numbers_[copied_] * codes_.bytes;
+        std::uint8_t* to = memory_.data() + copied_++ * codes_.bytes;
+        switch (codes_.bytes) {    // the usual widths without a call
+            case 48: std::memcpy(to, from, 48); break;
+            case 96: std::memcpy(to, from, 96); break;
+            default: std::memcpy(to, from, codes_.bytes);
+        }
+    }
+
+    const Codes& codes_;
+    std::size_t count_ = 0, copied_ = 0;
+    std::vector<std::uint64_t> numbers_;
+    std::vector<std::uint8_t> memory_;
+};
 
 // One call's work on up to kBatch questions.
 class Scan {
@@ -77,27 +130,50 @@ private:
 
     // Tasks are taken in the order of rows, so each thread sees its rows ascend, as Nearest needs.
     void work(unsigned thread) {
-        std::vector<Nearest>& nearest = nearest_[thread];
-        nearest.resize(count_);
-        for (Nearest& n : nearest) n.reset(l_, shape_.bits);
-        Local local;
-        local.bounds.resize(count_);
-        if (sliced_) {
-            local.scratch.reserve(kernels_.tile_scratch_bytes(shape_));
-            local.counters.reserve(count_ * shape_.counters * kernels_.vector_bytes);
-            local.passing.resize(count_ * kernels_.tile_rows / 64);
-        }
+        nearest_[thread].resize(count_);
+        for (Nearest& n : nearest_[thread]) n.reset(l_, shape_.bits);
+        Local local(*this, nearest_[thread]);
         for (std::size_t first; (first = next_++ * task_rows_) < codes_.rows;) {
-            const std::size_t last = std::min(codes_.rows, first + task_rows_);
-            if (sliced_ ? !slices(nearest, local, first, last) : !row_by_row(nearest, local, first, last)) return;
+            if (stop_.now()) return;
+            const std::size_t last = std::min(codes_.rows, first + task_rows_), live = mask_.count(first, last);
+            if (live == 0) continue;
+            if (gathering_pays(live, last - first)) {
+                mask_.each(first, last, [&](std::size_t row) {
+                    local.gathered.add(row);
+                    if (local.gathered.full()) compare_gathered(local);
+                });
+            } else {
+                compare_gathered(local);
+                in_order(local, first, last);
+            }
         }
+        compare_gathered(local);
     }
 
+    // What one thread has for itself.
     struct Local {
+        Local(const Scan& scan, std::vector<Nearest>& its_nearest)
+            : nearest(its_nearest), bounds(scan.count_), distances(scan.row_tile()), gathered(scan.codes_, scan.mask_.bits == nullptr ? 0 : scan.tile()) {
+            if (!scan.sliced_) return;
+            scratch.reserve(scan.kernels_.tile_scratch_bytes(scan.shape_));
+            counters.reserve(scan.count_ * scan.shape_.counters * scan.kernels_.vector_bytes);
+            passing.resize(scan.count_ * scan.kernels_.tile_rows / 64);
+            live.resize(scan.kernels_.tile_rows / 64);
+        }
+        std::vector<Nearest>& nearest;
         Scratch scratch, counters;
         std::vector<std::uint64_t> passing, live;
         std::vector<std::uint16_t> bounds, distances;
+        Gathered gathered;
     };
+
+    std::size_t row_tile() const { return std::max<std::size_t>(1, kRowTileBytes / codes_.bytes / kStep) * kStep; }
+
+    std::size_t tile() const { return sliced_ ? kernels_.tile_rows : row_tile(); }
+
+    bool gathering_pays(std::size_t live, std::size_t rows) const {
+        return live * (count_ + (sliced_ ? kGatherSliced : kGatherRows)) < rows * count_;
+    }
 
     // What may still enter: nearer than this thread's own bound, and not farther than any thread's.
     std::uint32_t bound(const Nearest& nearest, std::size_t question) const {
@@ -109,75 +185,92 @@ private:
         while (nearest.bound() < seen && !shared_[question].compare_exchange_weak(seen, nearest.bound(), std::memory_order_relaxed)) {}
     }
 
-    bool alive(std::size_t row) const { return mask_.bits == nullptr || (mask_.bits[row / 8] >> (row % 8) & 1); }
-
-    bool row_by_row(std::vector<Nearest>& nearest, Local& local, std::size_t first, std::size_t last) {
-        const std::size_t tile = std::max<std::size_t>(1, kRowTileBytes / codes_.bytes / kStep) * kStep;
-        local.distances.resize(tile);
-        for (std::size_t row = first; row < last; row += tile) {
-            if (stop_.now()) return false;
-            const std::size_t rows = std::min(tile, last - row);
-            for (std::size_t j = 0; j < count_; ++j) {
-                kernels_.row_distances(codes_.data + row * codes_.bytes, rows, codes_.bytes, questions_ + j * codes_.bytes, local.distances.data());
-                std::fill(local.distances.begin() + static_cast<std::ptrdiff_t>(rows), local.distances.end(), kFar);
-                pick(nearest[j], local.distances.data(), tile, bound(nearest[j], j), row);
-                share(nearest[j], j);
+    // The rows [first, last) where they lie, tile by tile.
+    void in_order(Local& local, std::size_t first, std::size_t last) {
+        if (sliced_) refresh_bounds(local);
+        for (std::size_t row = first; row < last && !stop_.now(); row += tile()) {
+            const Block block{codes_.data + row * codes_.bytes, std::min(tile(), last - row), row};
+            if (!sliced_) {
+                row_by_row(local, block);
+                continue;
             }
+            std::uint64_t any = 0;
+            for (std::size_t w = 0; w < local.live.size(); ++w) {
+                const std::size_t from = std::min(w * 64, block.rows), to = std::min(from + 64, block.rows);
+                any |= local.live[w] = from < to ? mask_.word(row + from, row + to) : 0;
+            }
+            if (any != 0) slices(local, block, std::min(tile(), last - row - block.rows) * codes_.bytes);
         }
-        return true;
+        if (sliced_) share_all(local);
+    }
+
+    // The rows gathered so far, all of them live.
+    void compare_gathered(Local& local) {
+        if (local.gathered.count() == 0 || stop_.now()) return local.gathered.clear();
+        const Block block = local.gathered.block();
+        local.gathered.clear();
+        if (!sliced_) return row_by_row(local, block);
+        for (std::size_t w = 0; w < local.live.size(); ++w) {
+            const std::size_t left = block.rows - std::min(w * 64, block.rows);
+            local.live[w] = left < 64 ? (std::uint64_t{1} << left) - 1 : ~std::uint64_t{0};
+        }
+        refresh_bounds(local);
+        slices(local, block, 0);
+        share_all(local);
+    }
+
+    void refresh_bounds(Local& local) const {
+        for (std::size_t j = 0; j < count_; ++j) local.bounds[j] = static_cast<std::uint16_t>(bound(local.nearest[j], j));
+    }
+
+    void share_all(const Local& local) {
+        for (std::size_t j = 0; j < count_; ++j) share(local.nearest[j], j);
+    }
+
+    void row_by_row(Local& local, const Block& block) {
+        for (std::size_t j = 0; j < count_; ++j) {
+            kernels_.row_distances(block.codes, block.rows, codes_.bytes, questions_ + j * codes_.bytes, local.distances.data());
+            std::fill(local.distances.begin() + static_cast<std::ptrdiff_t>(block.rows), local.distances.end(), kFar);
+            pick(local.nearest[j], local.distances, bound(local.nearest[j], j), block);
+            share(local.nearest[j], j);
+        }
     }
 
     // Few rows pass, so the least distance of a whole step is asked first (the compiler makes that vector code).
-    void pick(Nearest& nearest, const std::uint16_t* distances, std::size_t count, std::uint32_t limit, std::size_t row) {
-        for (std::size_t first = 0; first < count; first += kStep) {
+    void pick(Nearest& nearest, const std::vector<std::uint16_t>& distances, std::uint32_t limit, const Block& block) {
+        for (std::size_t first = 0; first < block.rows; first += kStep) {
             std::int16_t least = kFar;    // signed, because that is the minimum every vector unit has
             for (std::size_t i = 0; i < kStep; ++i) least = std::min(least, static_cast<std::int16_t>(distances[first + i]));
             if (static_cast<std::uint32_t>(least) >= limit) continue;
             for (std::size_t r = first; r < first + kStep; ++r) {
-                if (distances[r] >= limit || !alive(row + r)) continue;
-                nearest.add(distances[r], row + r);
+                if (distances[r] >= limit || !mask_.has(block.row(r))) continue;
+                nearest.add(distances[r], block.row(r));
                 limit = std::min(limit, nearest.bound());
             }
         }
     }
 
-    bool slices(std::vector<Nearest>& nearest, Local& local, std::size_t first, std::size_t last) {
-        const std::size_t words = kernels_.tile_rows / 64;
-        for (std::size_t j = 0; j < count_; ++j) local.bounds[j] = static_cast<std::uint16_t>(bound(nearest[j], j));
-        for (std::size_t row = first; row < last; row += kernels_.tile_rows) {
-            if (stop_.now()) return false;
-            const std::size_t rows = std::min(kernels_.tile_rows, last - row);
-            set_live(local.live, row, rows);
-            const std::size_t ahead = std::min(kernels_.tile_rows, last - row - rows) * codes_.bytes;
-            const SlicedTile tile{codes_.data + row * codes_.bytes, rows, local.live.data(), ahead};
-            kernels_.tile_distances(shape_, tile, prepared_.data(), count_, local.bounds.data(), local.scratch.data(),
-                                    local.counters.data(), local.passing.data());
-            for (std::size_t j = 0; j < count_; ++j)
-                for (std::size_t w = 0; w < words; ++w)
-                    if (const std::uint64_t passing = local.passing[j * words + w]) collect(nearest[j], local, j, w, passing, row + w * 64);
-        }
-        for (std::size_t j = 0; j < count_; ++j) share(nearest[j], j);
-        return true;
-    }
-
-    void set_live(std::vector<std::uint64_t>& live, std::size_t row, std::size_t rows) const {
-        live.assign(kernels_.tile_rows / 64, 0);
-        if (mask_.bits != nullptr) {
-            std::memcpy(live.data(), mask_.bits + row / 8, (rows + 7) / 8);
-            return;
-        }
-        for (std::size_t w = 0; w * 64 < rows; ++w) live[w] = rows - w * 64 >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << (rows - w * 64)) - 1;
+    // One tile, bit-sliced; local.live says which of its rows count. ahead: bytes behind it that will be needed next.
+    void slices(Local& local, const Block& block, std::size_t ahead) {
+        const std::size_t words = local.live.size();
+        const SlicedTile tile{block.codes, block.rows, local.live.data(), ahead};
+        kernels_.tile_distances(shape_, tile, prepared_.data(), count_, local.bounds.data(), local.scratch.data(),
+                                local.counters.data(), local.passing.data());
+        for (std::size_t j = 0; j < count_; ++j)
+            for (std::size_t w = 0; w < words; ++w)
+                if (const std::uint64_t passing = local.passing[j * words + w]) collect(local, j, w, passing, block);
     }
 
     // Read the distances of the passing rows back from the bit-sliced counters.
-    void collect(Nearest& nearest, Local& local, std::size_t question, std::size_t word, std::uint64_t passing, std::size_t row) {
-        const std::size_t words = kernels_.tile_rows / 64;
+    void collect(Local& local, std::size_t question, std::size_t word, std::uint64_t passing, const Block& block) {
+        Nearest& nearest = local.nearest[question];
+        const std::size_t words = local.live.size();
         const auto* counter = reinterpret_cast<const std::uint64_t*>(local.counters.data()) + question * shape_.counters * words + word;
         for (; passing != 0; passing &= passing - 1) {
-            const int r = std::countr_zero(passing);
+            const auto r = static_cast<std::size_t>(std::countr_zero(passing));
             std::uint32_t distance = 0;    // from the highest bit down, so that every shift is by the same amount
             for (std::size_t b = shape_.counters; b-- > 0;) distance = distance * 2 + static_cast<std::uint32_t>(counter[b * words] >> r & 1);
-            if (distance < nearest.bound()) nearest.add(distance, row + static_cast<std::size_t>(r));
+            if (distance < nearest.bound()) nearest.add(distance, block.row(word * 64 + r));
         }
         local.bounds[question] = static_cast<std::uint16_t>(std::min<std::uint32_t>(local.bounds[question], nearest.bound()));
     }
@@ -217,7 +310,7 @@ void scan(const Codes& codes, const Codes& questions, std::size_t l, const Mask&
     const std::size_t batch = std::clamp<std::size_t>(kKept / l, 8, kBatch);
     for (std::size_t first = 0; first < questions.rows && stop.reason() == Stop::Reason::none; first += batch) {
         const std::size_t count = std::min(batch, questions.rows - first);
-        const unsigned useful = useful_threads(threads, codes.rows * codes.bytes * count);
+        const unsigned useful = useful_threads(threads, mask.live * codes.bytes * count + (mask.bits == nullptr ? 0 : codes.rows / 8));
         Scan(codes, questions.data + first * codes.bytes, count, l, mask, useful, stop).run(rows + first * l, distances + first * l);
     }
 }

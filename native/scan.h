@@ -1,6 +1,7 @@
 // Whole searches over all codes: tiles, threads, selection, deadline. Knows the levels only by their table (hamming.h).
 #pragma once
 
+#include "mask.h"
 #include "pool.h"
 
 #include <cstddef>
@@ -11,12 +12,6 @@ namespace bpr {
 struct Codes {
     const std::uint8_t* data;    // [rows, bytes], row-major, any alignment
     std::size_t rows, bytes;
-};
-
-// Rows that may be returned, as bits, least significant first; nullptr: all.
-struct Mask {
-    const std::uint8_t* bits;
-    std::size_t live;    // how many are set
 };
 
 // As many threads as a comparison of that many bytes (a code once for each question) is worth waking.

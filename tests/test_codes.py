@@ -14,6 +14,7 @@ from bpr import codes
 from bpr.codes import (
     BLOCK_ROWS,
     Questions,
+    RowMask,
     best_reference,
     candidates_reference,
     checked_levels,
@@ -224,3 +225,31 @@ def test_the_reference_by_hand() -> None:
     assert scores_reference(vector, signs[1:2], signs[:1], (0.5, 2)).tolist() == [[2 * 10 + 0.5 * 26]]
     best, scores = best_reference(np.array([[1.0, 3, 3, 2]]), np.array([[7, 9, 8, 1]]), 3)
     assert (best.tolist(), scores.tolist()) == ([[8, 9, 1]], [[3, 3, 2]])
+
+
+# ── masks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_masks_of_rows() -> None:
+    mask = RowMask.of(np.array([True, False, True] * 3))
+    assert repr(mask) == "RowMask(6 of 9 rows)"
+    assert np.asarray(mask).dtype == bool and np.asarray(mask).tolist() == [True, False, True] * 3
+    assert mask != RowMask.none(9) and mask != "mask" and RowMask.none(9) != RowMask.none(10)
+    assert repr(~RowMask.none(9)) == "RowMask(9 of 9 rows)"
+    with pytest.raises(TypeError):
+        hash(mask)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: RowMask(np.zeros(2, np.uint8), 17), r"the bits of 17 rows are uint8\[3\], not uint8\[2\]"),
+        (lambda: RowMask(np.zeros(2, np.int8), 16), "not int8"),
+        (lambda: RowMask(np.full(2, 255, np.uint8), 15), "bits beyond its last row, 14"),
+        (lambda: RowMask.none(9) & RowMask.none(10), "a mask of 9 rows and one of 10"),
+        (lambda: RowMask.none(9) | RowMask.none(16), "a mask of 9 rows and one of 16"),
+    ],
+)
+def test_masks_that_cannot_be(call, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        call()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bpr import kernels
-from bpr.codes import Questions, pack
+from bpr.codes import Questions, RowMask, candidates_reference, pack
 from bpr.errors import Cancelled, DeadlineExceeded, InvalidInput
 from bpr.kernels import Cancel, Limits
 
@@ -34,6 +34,14 @@ CALLS = {
     "scan_scores": lambda codes, limits: kernels.scan_scores(
         codes, None, None, long_questions(codes), 10, limits=limits
     ),
+    "scan of few": lambda codes, limits: [
+        kernels.scan(codes, np.ones((200, codes.shape[1]), np.uint8), 10, mask=few_rows(codes), limits=limits)
+        for _ in range(1000)
+    ],
+    "scan_scores of few": lambda codes, limits: [
+        kernels.scan_scores(codes, None, None, long_questions(codes), 10, mask=few_rows(codes), limits=limits)
+        for _ in range(1000)
+    ],
     "rerank": lambda codes, limits: kernels.rerank(
         codes, None, None, long_questions(codes), np.zeros((200, 100_000), np.int64), 10, limits=limits
     ),
@@ -44,6 +52,13 @@ CALLS = {
         for _ in range(1000)
     ],
 }
+
+
+def few_rows(codes: np.ndarray) -> RowMask:
+    """Every 64th row."""
+    bits = np.zeros(-(-len(codes) // 8), np.uint8)
+    bits[::8] = 1
+    return RowMask(bits, len(codes))
 
 
 def long_questions(codes: np.ndarray) -> Questions:
@@ -150,6 +165,9 @@ def test_the_best_of_scores_however_they_are_spread(size: float, kind: str) -> N
         (lambda: kernels.scan(CODES, CODES, 1, mask=np.ones(499, bool)), r"bool\[500\]"),
         (lambda: kernels.scan(CODES, CODES, 1, mask=np.ones(500, np.uint8)), r"bool\[500\]"),
         (lambda: kernels.scan(CODES, CODES, 1, mask=np.ones((500, 1), bool)), r"bool\[500\]"),
+        (lambda: kernels.scan(CODES, CODES, 1, mask=RowMask.none(499)), "mask is of 499 rows, and there are 500"),
+        (lambda: kernels.mark_rows(RowMask.none(20), np.array([3, 20], np.uint32)), "outside the index"),
+        (lambda: kernels.mark_rows(RowMask.none(20), np.array([3, 2**64 - 1], np.uint64)), "outside the index"),
         (lambda: kernels.scan_scores(CODES, None, None, ASKED, 0), "k must be at least 1, not 0"),
         (lambda: kernels.scan_scores(CODES, None, None, ASKED, 1, mask=np.ones(3, bool)), r"bool\[500\]"),
         (lambda: kernels.scan_scores(CODES, CODES[1:], (1, 2), ASKED, 1), "shape of the codes"),
@@ -243,6 +261,54 @@ def test_rows_of_another_whole_type_are_converted() -> None:
     expected = kernels.distances(CODES, ASKED.codes, ROWS)
     np.testing.assert_array_equal(kernels.distances(CODES, ASKED.codes, ROWS.astype(np.int32)), expected)
     np.testing.assert_array_equal(kernels.distances(CODES, ASKED.codes, np.asfortranarray(ROWS)), expected)
+
+
+# ── masks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [1, 5, 6, 40])
+@pytest.mark.parametrize("width", [48, 96, 31])
+@pytest.mark.parametrize("kind", ["none", "one", "few", "half", "most", "all", "first", "last", "stretches"])
+def test_a_mask_of_any_density(width: int, count: int, threads: int, kind: str) -> None:
+    """Few live rows are gathered, many are scanned in order, and stretches of each follow one another in one call."""
+    random = np.random.default_rng(width + count)
+    n = 30_003
+    codes, questions = (random.integers(0, 256, (rows, width), dtype=np.uint8) for rows in (n, count))
+    share = {"none": 0, "one": 0, "few": 0.01, "half": 0.5, "most": 0.9, "all": 1}.get(kind, 0)
+    mask = random.random(n) < share
+    if kind == "one":
+        mask[n - 1] = True
+    elif kind in ("first", "last"):
+        mask[slice(0, 700) if kind == "first" else slice(n - 700, n)] = True
+    elif kind == "stretches":
+        mask = random.random(n) < np.repeat([0.01, 1, 0, 0.05, 0.8, 0.001], 6000)[:n]
+    expected = candidates_reference(codes, questions, 100, mask)
+    for given in (mask, RowMask.of(mask)):
+        rows, far = kernels.scan(codes, questions, 100, mask=given, limits=Limits(threads))
+        np.testing.assert_array_equal(rows, expected[0])
+        np.testing.assert_array_equal(far, expected[1])
+    vectors = Questions(random.standard_normal((2, width * 8), np.float32))
+    rows, scores = kernels.scan_scores(codes, None, None, vectors, 50, mask=RowMask.of(mask), limits=Limits(threads))
+    live = np.tile(np.flatnonzero(mask), (2, 1))
+    best, expected_scores = kernels.rerank(codes, None, None, vectors, live, 50)
+    np.testing.assert_array_equal(rows, best)
+    np.testing.assert_array_equal(scores, expected_scores)
+
+
+def test_rows_put_into_a_mask() -> None:
+    mask = RowMask.none(20)
+    kernels.mark_rows(mask, np.array([3, 19, 3], np.uint32))
+    assert np.flatnonzero(mask).tolist() == [3, 19]
+    kernels.mark_rows(mask, np.array([3, 4], np.uint64), toggle=True)
+    assert np.flatnonzero(mask).tolist() == [4, 19]
+    with pytest.raises(InvalidInput, match="C-contiguous"):
+        kernels.mark_rows(mask, np.array([3, 4], np.int32))
+    mask.bits.flags.writeable = False
+    with pytest.raises(InvalidInput, match="C-contiguous"):
+        kernels.mark_rows(mask, np.array([3, 4], np.uint32))
+    with pytest.raises(ValueError, match="one bit a row"):
+        kernels.native().mark_rows(np.zeros(2, np.uint8), np.array([3], np.uint32), 20, False)
 
 
 # ── SIMD levels ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,6 @@ from .errors import InvalidInput
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Codes: TypeAlias = NDArray[np.uint8]
-Mask: TypeAlias = NDArray[np.bool_]
 
 MIN_BITS, MAX_BITS = 8, 4096
 # The two-plane code in units of a dimension's spread: Lloyd–Max for a Gaussian (PAPER: "Two planes").
@@ -106,6 +105,80 @@ class Questions:
     def __len__(self) -> int:
         """How many questions."""
         return len(self.vectors)
+
+
+class RowMask:
+    """Which rows a search may return, one bit a row: what filters give, and an eighth of bool[n].
+
+    Masks of the same rows combine with &, | and ~. numpy takes one for bool[n].
+    """
+
+    __slots__ = ("bits", "rows")
+
+    def __init__(self, bits: NDArray[np.uint8], rows: int) -> None:
+        """bits: uint8[ceil(rows / 8)], row i's is bit i % 8 (1 << i % 8) of byte i // 8; none behind the last row."""
+        if bits.dtype != np.uint8 or bits.shape != (-(-rows // 8),):
+            raise InvalidInput(
+                f"the bits of {rows} rows are uint8[{-(-rows // 8)}], not {bits.dtype}{list(bits.shape)}"
+            )
+        if rows % 8 and bits[-1] >> (rows % 8):
+            raise InvalidInput(f"the mask has bits beyond its last row, {rows - 1}")
+        self.bits, self.rows = bits, rows
+
+    @classmethod
+    def of(cls, mask: NDArray[np.bool_]) -> RowMask:
+        """The same as bool[n]."""
+        return cls(np.packbits(mask, bitorder="little"), len(mask))
+
+    @classmethod
+    def none(cls, rows: int) -> RowMask:
+        """No row at all."""
+        return cls(np.zeros(-(-rows // 8), np.uint8), rows)
+
+    def __len__(self) -> int:
+        """How many rows there are, in the mask or not."""
+        return self.rows
+
+    def __repr__(self) -> str:
+        """How many rows, of how many."""
+        return f"RowMask({self.count():,} of {self.rows:,} rows)"
+
+    def __eq__(self, other: object) -> bool:
+        """The same rows of as many."""
+        return isinstance(other, RowMask) and self.rows == other.rows and bool((self.bits == other.bits).all())
+
+    __hash__ = None  # type: ignore[assignment]  # its bits may be changed
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.bool_]:
+        """As bool[n]."""
+        return np.unpackbits(self.bits, count=self.rows, bitorder="little").view(np.bool_)
+
+    def count(self) -> int:
+        """How many rows are in the mask."""
+        return int.from_bytes(self.bits.tobytes(), "little").bit_count()
+
+    def __and__(self, other: RowMask) -> RowMask:
+        """The rows that are in both."""
+        return RowMask(self.bits & self._like(other), self.rows)
+
+    def __or__(self, other: RowMask) -> RowMask:
+        """The rows that are in one of them, or in both."""
+        return RowMask(self.bits | self._like(other), self.rows)
+
+    def __invert__(self) -> RowMask:
+        """The other rows."""
+        bits = ~self.bits
+        if self.rows % 8:
+            bits[-1] &= (1 << self.rows % 8) - 1
+        return RowMask(bits, self.rows)
+
+    def _like(self, other: RowMask) -> NDArray[np.uint8]:
+        if self.rows != other.rows:
+            raise InvalidInput(f"a mask of {self.rows} rows and one of {other.rows} do not go together")
+        return other.bits
+
+
+Mask: TypeAlias = NDArray[np.bool_] | RowMask
 
 
 # ---- checks, in the words of the caller ----

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .codes import Codes, Mask, Questions
+from .codes import Codes, Mask, Questions, RowMask
 from .errors import Cancelled, DeadlineExceeded, InvalidInput
 
 NO_LEVELS = (1.0, 1.0)
@@ -149,6 +149,12 @@ def scan_scores(
     return best, scores
 
 
+def mark_rows(mask: RowMask, rows: NDArray[Any], *, toggle: bool = False) -> None:
+    """Put rows into a mask, in place; toggle: those that are in it already go out. rows: uint32[m] or uint64[m]."""
+    with _explained:
+        native().mark_rows(mask.bits, rows, mask.rows, toggle)
+
+
 def rotate(
     vectors: NDArray[np.float32], panels: NDArray[np.float32], limits: Limits = NO_LIMITS
 ) -> NDArray[np.float32]:
@@ -243,6 +249,10 @@ def _rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _bits(mask: Mask | None, rows: int) -> NDArray[np.uint8] | None:
     """One bit a row, least significant first, as the kernel wants it."""
+    if isinstance(mask, RowMask):
+        if len(mask) != rows:
+            raise InvalidInput(f"the mask is of {len(mask)} rows, and there are {rows}")
+        return np.ascontiguousarray(mask.bits)
     if mask is None:
         return None
     mask = np.asarray(mask)

@@ -25,7 +25,7 @@ counts = st.sampled_from(4 * FEW + MANY) | st.integers(1, 20)
 # From a few rows over some tiles (64 to 512 rows) to many tasks (256 KiB); the seed picks the number in the range.
 rows = st.sampled_from([(0, 3), (0, 65), (65, 1100), (65, 1100), (1100, 10_000), (10_000, 100_001)])
 wishes = st.sampled_from(["one", "ten", "some", "some", "all", "more"])
-masks = st.sampled_from([None, None, None, "half", "half", "few", "none", "one"])
+masks = st.sampled_from([None, None, None, "half", "most", "few", "none", "one"])
 seeds = st.integers(0, 2**32 - 1)
 # Not below 1/1024: a product that falls under float32's normal range is not 1e-5 near to anything.
 levels = st.tuples(st.just(0.0) | st.floats(2**-10, 1, width=32), st.floats(1, 4, width=32))
@@ -96,6 +96,8 @@ def draw_mask(random: np.random.Generator, n: int, kind: str | None) -> NDArray[
     mask = np.zeros(n, np.bool_)
     if kind == "half":
         mask = random.random(n) < 0.5
+    elif kind == "most":
+        mask = random.random(n) < 0.9
     elif kind == "few":
         mask = random.random(n) < 0.03
     elif kind == "one" and n:

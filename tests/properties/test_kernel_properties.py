@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpr import kernels
-from bpr.codes import Questions, candidates_reference, hamming_reference, scores_reference
+from bpr.codes import Questions, RowMask, candidates_reference, hamming_reference, scores_reference
 from bpr.kernels import Limits
 
 SIMD = kernels.simd_levels()
@@ -247,18 +247,21 @@ def test_no_byte_outside_is_touched(placed: Callable, n: int, width: int, count:
     codes, large, questions = (placed(random.integers(0, 256, (many, width), dtype=np.uint8)) for many in (n, n, count))
     vectors = placed(draw_vectors(random, count, width * 8))
     rows = placed(random.integers(0, n, (count, l)))
-    bits = placed(np.packbits(random.random(n) < 0.7, bitorder="little"))
+    bits, few = (placed(np.packbits(random.random(n) < share, bitorder="little")) for share in (0.7, 0.05))
+    marked = placed(np.zeros(-(-n // 8), np.uint8))
+    kernels.mark_rows(RowMask(marked, n), placed(rows.ravel().astype(np.uint32)), toggle=True)
     asked = Questions(vectors, questions)
     assert asked.vectors is vectors  # no copy: it is the guarded array that the kernel gets
     for level in SIMD:
         with kernels.using_simd(level):
             kernels.scan(codes, questions, l)
-            kernels.native().scan(codes, questions, l, 1, bits, -1.0, None)
+            for mask in (bits, few):
+                kernels.native().scan(codes, questions, l, 1, mask, -1.0, None)
+                kernels.native().scan_scores(codes, large, (0.5, 1.5), vectors, l, 1, mask, -1.0, None)
             kernels.distances(codes, questions, rows)
             for second in ((None, None), (large, (0.5, 1.5))):
                 kernels.rerank(codes, *second, asked, rows, l)
                 kernels.scan_scores(codes, *second, asked, l)
-            kernels.native().scan_scores(codes, large, (0.5, 1.5), vectors, l, 1, bits, -1.0, None)
             kernels.read_all(codes)
 
 
