@@ -18,9 +18,9 @@ import numpy as np
 
 from bpr import bundle, kernels, passages
 from bpr.bench import Data
-from bpr.builder import MAGNITUDES, MEAN, SCALES, SIGNS
 from bpr.codes import LEVELS, Questions
 from bpr.records import Passage
+from bpr.segments import MAGNITUDES, MEAN, SCALES, SIGNS
 from common import Figure, save
 
 MB = 1_000_000

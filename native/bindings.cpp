@@ -6,6 +6,7 @@
 #include "scan.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

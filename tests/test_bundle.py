@@ -977,7 +977,7 @@ def test_size_is_an_explicit_way_out(path: Path) -> None:
         assert not np.array_equal(opened.array("signs.npy"), SIGNS)
     with pytest.raises(CorruptBundle):
         bundle.open(path, verify="all", verify_limit=0)
-    with pytest.raises(InvalidInput, match="verify must be 'auto', 'all' or 'size', not 'never'"):
+    with pytest.raises(InvalidInput, match="verify must be 'auto', 'all', 'lazy' or 'size', not 'never'"):
         bundle.open(path, verify="never")  # type: ignore[arg-type]
 
 

@@ -14,7 +14,12 @@ BUNDLES = sorted(GOLDEN.glob("*.bpr"))
 
 
 def test_there_is_one_of_each_kind():
-    assert {path.stem for path in BUNDLES} >= {"v1-one-plane", "v1-two-planes"}
+    assert {path.stem for path in BUNDLES} >= {
+        "v1-one-plane",
+        "v1-two-planes",
+        "v1-live-one-plane",
+        "v1-live-two-planes",
+    }
 
 
 @pytest.mark.parametrize("path", BUNDLES, ids=lambda path: path.stem)

@@ -189,7 +189,7 @@ def test_only_a_sample_of_many_rows_is_read(monkeypatch):
 
 @pytest.mark.parametrize(("rows", "most"), [(1, 10), (10, 10), (11, 10), (1000, 7), (10**9, 1 << 16)])
 def test_the_sample_is_spread_over_all_rows(rows, most):
-    chosen = health._spread(rows, most)
+    chosen = health.spread(rows, most)
     assert len(chosen) == min(rows, most)
     assert (chosen[0], chosen[-1]) == (0, rows - 1)
     assert len(chosen) == 1 or (np.diff(chosen) >= 1).all()

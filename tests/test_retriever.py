@@ -12,7 +12,6 @@ import pytest
 
 import bpr
 from bpr import bundle
-from bpr.builder import MAGNITUDES, SIGNS
 from bpr.codes import LEVELS, pack, pack_magnitudes
 from bpr.encoder import Encoder
 from bpr.errors import (
@@ -25,6 +24,7 @@ from bpr.errors import (
     ModelMismatch,
 )
 from bpr.kernels import Cancel
+from bpr.segments import MAGNITUDES, SIGNS
 from bpr.transform import Transform
 from tiny_models import make_model
 
@@ -367,3 +367,55 @@ def test_damaged_texts_are_not_served(two_planes: Path) -> None:
     assert lazy.rank(ASKED, mask=last).rows.tolist() == [[ROWS - 1]] * 7
     with pytest.raises(CorruptBundle, match=r"passages\.jsonl"):
         lazy.search(vectors=ASKED, mask=last)
+
+
+# ── Filters ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_filter_gives_what_is_left_of_the_whole_ranking(one_plane: Path) -> None:
+    where = {"page": {">=": 100, "<": 900}, "not": {"page": {"in": [200, 300]}}}
+    left = [row for row in range(100, 900) if row not in (200, 300)]
+    with bpr.open(one_plane) as opened:
+        whole = opened.rank(ASKED, k=ROWS, candidates=ROWS)
+        found = opened.rank(ASKED, k=len(left) + 5, candidates=ROWS, where=where)
+        for rows, expected in zip(found.rows, whole.rows, strict=True):
+            assert rows.tolist() == [row for row in expected.tolist() if row in left]
+        assert {
+            hit.meta["page"] for hit in opened.search(vectors=ASKED[0], k=3, where={"page": {"in": [5, 6, 9]}})
+        } == {
+            5,
+            6,
+            9,
+        }
+
+
+def test_a_filter_and_a_mask_must_both_let_a_row_through(one_plane: Path) -> None:
+    even = np.arange(ROWS) % 2 == 0
+    with bpr.open(one_plane) as opened:
+        rows = opened.rank(ASKED[:1], k=20, where={"page": {"<": 10}}, mask=even).rows
+    assert sorted(rows[0].tolist()) == [0, 2, 4, 6, 8]
+
+
+def test_a_filter_is_evaluated_once(one_plane: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    with bpr.open(one_plane) as opened:
+        real = opened._snapshot.contents.fulfilling
+        monkeypatch.setattr(opened._snapshot.contents, "fulfilling", lambda each: asked.append(each) or real(each))
+        for low in (*range(40), 39, 39):
+            assert opened.rank(ASKED[:1], k=1, where={"page": {">=": low, "<=": low}}).rows.tolist() == [[low]]
+    assert len(asked) == 40
+    assert len(opened._snapshot.found) == 32
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ({"pages": 3}, "there is no field 'pages'; the fields are 'page'"),
+        ({"page": "three"}, "'page' holds numbers"),
+        ({"page": {"~": 3}}, "~"),
+        ([1], "filter"),
+    ],
+)
+def test_a_filter_that_makes_no_sense(one_plane: Path, where: object, words: str) -> None:
+    with bpr.open(one_plane) as opened, pytest.raises(InvalidInput, match=words):
+        opened.rank(ASKED[:1], where=where)

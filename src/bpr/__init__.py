@@ -4,6 +4,7 @@
     bpr.build("passages.tsv", "wiki.bpr")                            # text → a bundle of bits
     retriever = bpr.open("wiki.bpr")
     retriever.search("who wrote the Iliad?", k=20)                   # list[Hit(id, title, text, score, rank, meta)]
+    bpr.add("wiki.bpr", "more.tsv"); bpr.delete("wiki.bpr", ["12"])  # and retriever.reload()
     retriever.answer("who wrote the Iliad?")                         # Answer(text, confidence, passage, start, end)
 
 Importing bpr imports nothing heavy: a name is loaded when it is first used.
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from .encoder import Encoder as Encoder
     from .index import ScanIndex as ScanIndex
     from .kernels import Cancel as Cancel
+    from .live import add as add
+    from .live import compact as compact
+    from .live import delete as delete
     from .reader import Reader as Reader
     from .records import Answer as Answer
     from .records import Hit as Hit
@@ -63,7 +67,10 @@ _HOMES = {
     "Retriever": "retriever",
     "ScanIndex": "index",
     "Transform": "transform",
+    "add": "live",
     "build": "builder",
+    "compact": "live",
+    "delete": "live",
     "open": "retriever",
     "pack": "codes",
     "pack_magnitudes": "codes",
@@ -96,7 +103,10 @@ __all__ = [
     "Transform",
     "UnsupportedFormat",
     "__version__",
+    "add",
     "build",
+    "compact",
+    "delete",
     "open",
     "pack",
     "pack_magnitudes",

@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from . import bundle, documents, passages
+from . import bundle, documents, passages, segments
+from . import model as models
 from .codes import (
     LEVELS,
     Codes,
@@ -31,16 +32,14 @@ from .codes import (
 )
 from .disk import storage_error
 from .encoder import Encoder, Encodes
-from .errors import InvalidInput
+from .errors import BprError, InvalidInput, ModelMismatch
 from .model import Model
 from .parts import Parts
 from .records import Passage
+from .segments import KIND, MEAN, ROTATION, SCALES, Block, Segment
 from .textfiles import file_type
 from .transform import Transform
 
-# What the files of a bundle are called.
-SIGNS, MAGNITUDES = "signs.npy", "magnitudes.npy"
-MEAN, ROTATION, SCALES = "mean.npy", "rotation.npy", "scales.npy"
 PART_ROWS = 4096  # passages whose codes are kept together; after a kill at most so many are encoded again
 
 Source: TypeAlias = str | Path | Iterable[Passage | Mapping[str, Any]]
@@ -87,16 +86,10 @@ def build(
     floats = load_vectors(vectors)
     transform = _transform(floats, planes or 1, center, rotate, bits, seed)
     with bundle.create(path) as new:
-        rows = _write_passages(source, _counted(passages.read(source), len(floats), say), new)
-        if rows != len(floats):
-            texts, numbers = (f"{file}: " if isinstance(file, str | Path) else "" for file in (source, vectors))
-            raise InvalidInput(
-                f"{texts}{rows} passages but {numbers}{len(floats)} vectors; the i-th vector must be the i-th passage's"
-            )
-        _write_planes(new, floats, transform, planes or 1, say)
-        _save_transform(new, transform)
+        found = with_vectors(passages.read(source), floats, transform, planes or 1, (source, vectors), say)
+        rows = _write(new, source, planes or 1, transform, found)
         say("publishing", 0, None)
-        new.publish(_info(rows, transform, planes or 1, center))
+        segments.publish(new, _info(transform, planes or 1, center), [Segment("", rows, KIND)], 0)
     return rows
 
 
@@ -108,26 +101,36 @@ def _build_from_text(source: Source, path: Path, encoder: Encodes, threads: int 
     parts = Parts(path)
     with bundle.create(path) as new:
         total = _count(source, say)
-        with ExitStack() as files:
-            width = (model.bits // 8,)
-            names = [SIGNS, MAGNITUDES][: model.planes]
-            planes = [files.enter_context(new.array(name, np.dtype(np.uint8), width)) for name in names]
-
-            def keep(codes: list[Codes]) -> None:
-                for plane, block in zip(planes, codes, strict=True):
-                    plane.append(block)
-
-            found = _encoded(_read(source), encoder, threads, parts, keep, total, say)
-            rows = _write_passages(source, found, new)
         transform = Transform.identity(model.bits)
-        _save_transform(new, transform)
+        found = encoded(read(source), encoder, threads, parts, total, say)
+        rows = _write(new, source, model.planes, transform, found)
         say("publishing", 0, None)
-        new.publish({**_info(rows, transform, model.planes, False), **_model_info(encoder, path)})
+        info = {**_info(transform, model.planes, False), **_model_info(encoder, path)}
+        segments.publish(new, info, [Segment("", rows, KIND)], 0)
     parts.remove()
     return rows
 
 
-def _read(source: Source) -> Iterator[Passage]:
+def _write(new: bundle.Writer, source: Source, planes: int, transform: Transform, found: Iterable[Block]) -> int:
+    """The files of a bundle of one segment."""
+    try:
+        rows = segments.write(new, "", planes, len(transform.scales) // 8, found)
+    except passages.DuplicateId as error:
+        raise located(error, source) from None
+    new.save(MEAN, transform.mean)
+    new.save(SCALES, transform.scales)
+    if transform.rotation is not None:
+        new.save(ROTATION, transform.rotation)
+    return rows
+
+
+def located(error: passages.DuplicateId, source: Source) -> passages.DuplicateId:
+    """The error with the lines of the file, if the passages are from one that can be read again (a pipe cannot)."""
+    is_file = isinstance(source, str | Path) and Path(source).is_file()
+    return error.in_file(Path(str(source))) if is_file else error
+
+
+def read(source: Source) -> Iterator[Passage]:
     """Passages of a file of passages, of documents, or of an iterable."""
     if isinstance(source, str | Path):
         plain_text = file_type(Path(source)) in documents.DOCUMENT_TYPES and file_type(Path(source)) not in (
@@ -145,40 +148,27 @@ def _count(source: Source, say: Progress) -> int | None:
     if os.path.exists(source) and not (os.path.isfile(source) or os.path.isdir(source)):
         return None  # a pipe can be read only once
     rows = 0
-    for rows, _ in enumerate(_read(source), 1):
+    for rows, _ in enumerate(read(source), 1):
         if rows % PART_ROWS == 0:
             say("reading passages", rows, None)
     return rows
 
 
-def _encoded(
-    found: Iterable[Passage],
-    encoder: Encodes,
-    threads: int | None,
-    parts: Parts,
-    keep: Callable[[list[Codes]], None],
-    total: int | None,
-    say: Progress,
-) -> Iterator[Passage]:
-    """Pass the passages on, and give the codes of each PART_ROWS of them to `keep`: encoded, or from an earlier run."""
-    some: list[tuple[str, str]] = []
-    done = 0
+def encoded(
+    found: Iterable[Passage], encoder: Encodes, threads: int | None, parts: Parts, total: int | None, say: Progress
+) -> Iterator[Block]:
+    """The passages with their codes, PART_ROWS at a time: encoded, or from an earlier run."""
+    rest, done = iter(found), 0
     say("encoding passages", done, total)
+    while some := list(islice(rest, PART_ROWS)):
+        pairs = [(passage.title, passage.text) for passage in some]
 
-    def encode() -> None:
-        nonlocal done
-        keep(_codes_of(some, done, encoder, threads, parts, lambda rows: say("encoding passages", done + rows, total)))
+        def tell(rows: int, before: int = done) -> None:
+            say("encoding passages", before + rows, total)
+
+        yield Block(some, _codes_of(pairs, done, encoder, threads, parts, tell))
         done += len(some)
-        some.clear()
         say("encoding passages", done, total)
-
-    for passage in found:
-        yield passage
-        some.append((passage.title, passage.text))
-        if len(some) == PART_ROWS:
-            encode()
-    if some:
-        encode()
 
 
 def _codes_of(
@@ -231,6 +221,46 @@ def _model_info(encoder: Encodes, path: Path) -> dict[str, Any]:
     }
 
 
+def known_model(opened: bundle.Opened) -> dict[str, Any]:
+    """What a bundle remembers of its model; InvalidInput where it was built from vectors."""
+    known = opened.info["model"]
+    if not isinstance(known, dict):
+        raise InvalidInput(
+            f"{opened.path} was built from vectors of yours and cannot read text: pass vectors=… of your own encoder"
+        )
+    return known
+
+
+def encoder_of(opened: bundle.Opened, model: str | Path | Encodes | None = None) -> Encodes:
+    """The bundle's own encoder: the one that is given, or looked for; another model's is refused (ModelMismatch)."""
+    known = known_model(opened)
+    given = _find_model(opened, known) if model is None else model
+    encoder = Encoder.open(given) if isinstance(given, str | Path) else given
+    if encoder.model.fingerprint != known["fingerprint"]:
+        raise ModelMismatch(
+            f"{opened.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), and "
+            f"{encoder.model.name!r} ({encoder.model.fingerprint[:12]}…) is another one: open the bundle with its "
+            "own model, or build it again"
+        )
+    return encoder
+
+
+def _find_model(opened: bundle.Opened, known: Mapping[str, Any]) -> Path:
+    """The folder that the bundle's model was in, seen from beside the bundle, or the model that ships with bpr."""
+    folder = known.get("folder")
+    places: list[Path] = [Path(opened.path).resolve().parent / folder] if folder else []
+    for place in [*places, models.MINI]:
+        try:
+            if models.load(place)[0].fingerprint == known["fingerprint"]:
+                return place
+        except BprError:
+            continue  # nothing there, or not a model: the next place may have it
+    raise ModelMismatch(
+        f"{opened.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), which is "
+        f"not in {' and not in '.join(map(str, [*places, 'bpr itself']))}: say where it is (model=…, --model DIR)"
+    )
+
+
 # ── From vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -266,57 +296,35 @@ def _transform(floats: Floats, planes: int, center: bool, rotate: bool, bits: in
     return Transform.fit(floats, center=center, rotate=rotate, bits=bits, seed=seed)
 
 
-def _write_passages(source: Source, found: Iterable[Passage], new: bundle.Writer) -> int:
-    try:
-        return passages.write(found, new)
-    except passages.DuplicateId as error:
-        if isinstance(source, str | Path) and Path(source).is_file():  # a pipe cannot be read again
-            raise error.in_file(Path(source)) from None
-        raise
-
-
-def _write_planes(new: bundle.Writer, floats: Floats, transform: Transform, planes: int, say: Progress) -> None:
-    width = len(transform.scales) // 8
-    _write_plane(new, SIGNS, width, floats, transform, pack, say)
-    if planes == 2:
-        _write_plane(new, MAGNITUDES, width, floats, transform, pack_magnitudes, say)
-
-
-def _write_plane(
-    new: bundle.Writer,
-    name: str,
-    width: int,
+def with_vectors(
+    found: Iterable[Passage],
     floats: Floats,
     transform: Transform,
-    packed: Callable[[Floats], NDArray[np.uint8]],
+    planes: int,
+    origins: tuple[object, object],
     say: Progress,
-) -> None:
-    with new.array(name, np.dtype(np.uint8), (width,)) as out:
-        for rows in blocks(len(floats)):
-            block = transform.passages(finite(np.asarray(floats[rows]), rows.start))
-            out.append(packed(finite(block, rows.start)))
-            say(f"writing {name}", rows.stop, len(floats))
+) -> Iterator[Block]:
+    """The passages with the codes of their vectors. origins: of both, for the message if their numbers differ."""
+    rest, rows, total = iter(found), 0, len(floats)
+    say("reading passages", rows, total)
+    for part in blocks(total):
+        some = list(islice(rest, part.stop - part.start))
+        if len(some) == part.stop - part.start:
+            block = finite(transform.passages(finite(np.asarray(floats[part]), part.start)), part.start)
+            yield Block(some, [pack(block), *([pack_magnitudes(block)] if planes == 2 else [])])
+        rows += len(some)
+        say("reading passages", rows, total)
+    rows += sum(1 for _ in rest)
+    if rows != total:
+        texts, numbers = (f"{file}: " if isinstance(file, str | Path) else "" for file in origins)
+        raise InvalidInput(
+            f"{texts}{rows} passages but {numbers}{total} vectors; the i-th vector must be the i-th passage's"
+        )
 
 
-def _save_transform(new: bundle.Writer, transform: Transform) -> None:
-    new.save(MEAN, transform.mean)
-    new.save(SCALES, transform.scales)
-    if transform.rotation is not None:
-        new.save(ROTATION, transform.rotation)
-
-
-def _counted(source: Iterable[Passage], total: int, say: Progress) -> Iterable[Passage]:
-    for row, passage in enumerate(source):
-        if row % 4096 == 0:
-            say("reading passages", row, total)
-        yield passage
-    say("reading passages", total, total)
-
-
-def _info(rows: int, transform: Transform, planes: int, center: bool) -> dict[str, Any]:
+def _info(transform: Transform, planes: int, center: bool) -> dict[str, Any]:
     return {
-        "kind": "scan",
-        "rows": rows,
+        "kind": KIND,
         "bits": len(transform.scales),
         "dimensions": len(transform.mean),
         "planes": planes,
@@ -324,5 +332,4 @@ def _info(rows: int, transform: Transform, planes: int, center: bool) -> dict[st
         "centered": center,
         "rotated": transform.rotation is not None,
         "model": None,  # the vectors came from outside
-        "resident": [SIGNS],  # read as a whole by every search; the rest only where candidates stand
     }

@@ -14,6 +14,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ _LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _REAL_FOLDER = _FOLDER | os.O_NOFOLLOW
+
+# A file system without hard links, one that has no more for this file, or a system that allows none to this user.
+_NO_LINK = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: a plain fsync stops at the drive's own cache
 
@@ -162,6 +166,17 @@ class Disk:
     def replace(self, source: Path, target: Path) -> None:
         """Give `source` the name of `target` in one step: others see the old file or the new one, never neither."""
         self._call("rename a file to", target, os.replace, source, target)
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give the file a second name, without a copy; False where the file system or its limits do not allow it."""
+        verb = "link a file to"
+        try:
+            self._call(verb, target, partial(os.link, follow_symlinks=False), source, target, expected=(OSError,))
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise storage_error(verb, target, error) from error
+        return True
 
     def remove_file(self, path: Path) -> None:
         """Remove a file or a link."""

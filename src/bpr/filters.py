@@ -35,6 +35,7 @@ LIST, OBJECT, NULL, BOOL, NUMBER, STRING = range(6)
 KINDS = ("lists without a value", "objects", "null", "true or false", "numbers", "strings")
 Value: TypeAlias = tuple[int, Any]
 Path: TypeAlias = tuple[str, ...]
+Where: TypeAlias = Mapping[str, Any]  # what a user writes
 
 
 # ── What a condition is ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +197,7 @@ _FOREIGN = {
 }  # fmt: skip
 
 
-def parse(where: Any) -> Condition:
+def parse(where: Where) -> Condition:
     """The condition that a filter says; InvalidInput tells what is wrong with it and where.
 
     where: {field: value}, {field: {operator: value, …}}, {"and": [filters]}, {"or": [filters]}, {"not": filter};

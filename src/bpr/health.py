@@ -151,7 +151,7 @@ def measure(codes: ArrayLike) -> Health:
     signs = checked_codes(codes)
     if not len(signs):
         raise InvalidInput("there are no codes to measure: the index holds no passages")
-    sample = signs[_spread(len(signs), BIT_ROWS)]  # uint8[m, bits/8]
+    sample = signs[spread(len(signs), BIT_ROWS)]  # uint8[m, bits/8]
     bits = sample.shape[1] * 8
     ones = _ones(sample)  # float64[bits], the share of ones
     entropy = _entropy(ones)
@@ -166,13 +166,13 @@ def measure(codes: ArrayLike) -> Health:
         entropy=float(entropy.mean()),
         entropy_total=float(entropy.sum()),
         dead=tuple(np.flatnonzero(np.maximum(ones, 1 - ones) > DEAD).tolist()),
-        correlation=_correlation(signs[_spread(len(signs), CORRELATION_ROWS)]),
-        distances=_distances(signs[_spread(len(signs), PAIR_ROWS)]),
+        correlation=_correlation(signs[spread(len(signs), CORRELATION_ROWS)]),
+        distances=_distances(signs[spread(len(signs), PAIR_ROWS)]),
         duplicates=1 - len(np.unique(sample.view(f"V{sample.shape[1]}"))) / len(sample),
     )
 
 
-def _spread(rows: int, most: int) -> NDArray[np.int64]:
+def spread(rows: int, most: int = BIT_ROWS) -> NDArray[np.int64]:
     """At most so many of the rows, ascending and evenly spaced, the first and the last among them."""
     return np.linspace(0, rows - 1, min(rows, most)).round().astype(np.int64)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from json.encoder import encode_basestring as quote  # the C routine: half the time of a JSONEncoder
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .disk import Disk, OutputFile
+from .disk import OutputFile
 from .errors import CorruptBundle, InvalidInput
 from .records import Passage
 from .textfiles import check_string, kind, read_records
@@ -34,7 +34,7 @@ TEXTS, OFFSETS, IDS = "passages.jsonl", "offsets.npy", "ids.npy"
 BATCH_BYTES = 1 << 20  # text goes to the bundle in pieces of about this size
 PARTITION_ROWS = 1 << 20  # the id map is made for so many rows at a time, with about 100 MB of working memory
 HASHES_AT_ONCE = 1 << 20
-ROWS_AT_ONCE, SLOTS_AT_ONCE = 1024, 16
+ROWS_AT_ONCE = 1024
 
 
 class DuplicateId(InvalidInput):
@@ -149,7 +149,7 @@ def to_line(passage: Passage) -> bytes:
     return line.encode()
 
 
-def _from_line(line: bytes) -> Passage:
+def from_line(line: bytes) -> Passage:
     """The passage that to_line wrote."""
     record = json.loads(line)
     return Passage(record["id"], record["title"], record["text"], record.get("meta", {}))
@@ -158,24 +158,24 @@ def _from_line(line: bytes) -> Passage:
 # ── Into a bundle ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write(passages: Iterable[Passage], new: bundle.Writer) -> int:
-    """Store the passages in a bundle that is being written; the number of rows.
+def write(passages: Iterable[Passage], new: bundle.Writer, prefix: str = "") -> int:
+    """Store the passages in a bundle that is being written; the number of rows. prefix: of the names of the files.
 
     Memory does not grow with the text, nor with the number of passages: see PARTITION_ROWS.
     """
     scratch = new.scratch("hashes.tmp")
-    rows = _write_lines(passages, new, scratch)
-    _write_id_map(rows, new, scratch)
+    rows = _write_lines(passages, new, prefix, scratch)
+    _write_id_map(rows, new, prefix, scratch)
     return rows
 
 
-def _write_lines(passages: Iterable[Passage], new: bundle.Writer, scratch: Path) -> int:
+def _write_lines(passages: Iterable[Passage], new: bundle.Writer, prefix: str, scratch: Path) -> int:
     """Write texts and offsets, and to the scratch file the hash of each id; the number of rows."""
     rows, end = 0, 0
     with (
-        new.file(TEXTS) as texts,
-        new.array(OFFSETS, np.dtype(np.uint64), ()) as offsets,
-        closing(OutputFile(Disk(), scratch)) as hashes,
+        new.file(prefix + TEXTS) as texts,
+        new.array(prefix + OFFSETS, np.dtype(np.uint64), ()) as offsets,
+        closing(OutputFile(new.disk, scratch)) as hashes,
     ):
         offsets.append(np.zeros(1, np.uint64))
         for lines, ids in _batches(passages):
@@ -208,7 +208,7 @@ def _batches(passages: Iterable[Passage]) -> Iterator[tuple[list[bytes], list[st
         yield lines, ids
 
 
-def _write_id_map(rows: int, new: bundle.Writer, scratch: Path) -> None:
+def _write_id_map(rows: int, new: bundle.Writer, prefix: str, scratch: Path) -> None:
     """Write the table of row numbers, one range of hashes after the other, and refuse an id that comes twice.
 
     In the order of the hashes, which is the order of the homes, each row takes its home or the first free slot behind
@@ -216,9 +216,9 @@ def _write_id_map(rows: int, new: bundle.Writer, scratch: Path) -> None:
     """
     dtype, homes, width = _row_type(rows), _homes(rows), np.uint64(_home_width(rows))
     end = 0  # of the slots written so far
-    with new.array(IDS, dtype, ()) as table:
+    with new.array(prefix + IDS, dtype, ()) as table:
         for hashes, part_rows in _partitions(scratch, rows):
-            _refuse_twins(hashes, part_rows, new.generation_path)
+            _refuse_twins(hashes, part_rows, new.generation_path, prefix)
             order = np.arange(len(hashes))
             slots = np.maximum.accumulate(np.maximum((hashes // width).astype(np.int64) - order, end)) + order
             block = np.full(slots[-1] + 1 - end, _empty(dtype), dtype)
@@ -245,23 +245,23 @@ def _partitions(scratch: Path, rows: int) -> Iterator[tuple[NDArray[np.uint64], 
             yield hashes[order], np.concatenate(found_rows)[order]
 
 
-def _refuse_twins(hashes: NDArray[np.uint64], rows: NDArray[np.int64], folder: Path) -> None:
+def _refuse_twins(hashes: NDArray[np.uint64], rows: NDArray[np.int64], folder: Path, prefix: str) -> None:
     """InvalidInput if two of these rows, sorted by hash, have the same id. Equal hashes alone are no crime."""
     seen: dict[str, int] = {}
     for second in np.flatnonzero(hashes[1:] == hashes[:-1]) + 1:
         for row in (int(rows[second - 1]), int(rows[second])):
-            twin_id = _stored_id(folder, row)
+            twin_id = _stored_id(folder, prefix, row)
             first_row = seen.setdefault(twin_id, row)
             if first_row != row:
                 raise DuplicateId(twin_id, first_row, row)
 
 
-def _stored_id(folder: Path, row: int) -> str:
+def _stored_id(folder: Path, prefix: str, row: int) -> str:
     """The id of a line just written, from files that are not published yet."""
-    offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
-    with (folder / TEXTS).open("rb") as texts:
+    offsets = np.load(folder / f"{prefix}{OFFSETS}", mmap_mode="r", allow_pickle=False)
+    with (folder / f"{prefix}{TEXTS}").open("rb") as texts:
         texts.seek(offsets[row])
-        return _from_line(texts.readline()).id
+        return from_line(texts.readline()).id
 
 
 # ── The id map's arithmetic: what the writer and the reader must agree on ────────────────────────────────────────────
@@ -270,6 +270,14 @@ def _stored_id(folder: Path, row: int) -> str:
 def _digest(outside_id: str) -> bytes:
     """8 bytes that stand for the id: the same on every machine and in every process."""
     return hashlib.blake2b(outside_id.encode(), digest_size=8).digest()
+
+
+def _digest_or_none(outside_id: str) -> bytes | None:
+    """None for what is no text and so cannot be an id."""
+    try:
+        return _digest(outside_id)
+    except UnicodeEncodeError:
+        return None
 
 
 def _homes(rows: int) -> int:
@@ -297,9 +305,9 @@ def _empty(dtype: np.dtype[Any]) -> int:
 class Passages:
     """The passages of an open bundle, by row or by id. Opening reads nothing; texts stay on disk until asked for."""
 
-    def __init__(self, opened: bundle.Opened) -> None:
-        """Map the three files of the bundle."""
-        self._texts, self._offsets, self._ids = opened.view(TEXTS), opened.view(OFFSETS), opened.view(IDS)
+    def __init__(self, opened: bundle.Opened, prefix: str = "") -> None:
+        """Map the three files of the bundle, or of that part of it whose names begin so."""
+        self._texts, self._offsets, self._ids = (opened.view(prefix + name) for name in (TEXTS, OFFSETS, IDS))
         self._rows = len(self._offsets.array) - 1
         if (
             self._rows < 0
@@ -314,10 +322,10 @@ class Passages:
 
     def __iter__(self) -> Iterator[Passage]:
         for start in range(0, self._rows, ROWS_AT_ONCE):
-            yield from self._fetch(np.arange(start, min(start + ROWS_AT_ONCE, self._rows)))
+            yield from self.fetch(np.arange(start, min(start + ROWS_AT_ONCE, self._rows)))
 
     def __contains__(self, outside_id: object) -> bool:
-        return isinstance(outside_id, str) and self._find(outside_id) is not None
+        return isinstance(outside_id, str) and self.find(outside_id) is not None
 
     def __getitem__(self, row: int) -> Passage:
         return self.get([row])[0]
@@ -332,51 +340,63 @@ class Passages:
         low, high = int(wanted.min()), int(wanted.max())
         if low < 0 or high >= self._rows:
             raise InvalidInput(f"there is no row {low if low < 0 else high}: the rows are 0 to {self._rows - 1}")
-        return self._fetch(wanted.astype(np.int64))
+        return self.fetch(wanted.astype(np.int64))
 
     def row(self, outside_id: str) -> int:
         """The row of the passage with this id."""
-        row = self._find(outside_id) if isinstance(outside_id, str) else None
+        row = self.find(outside_id) if isinstance(outside_id, str) else None
         if row is None:
             raise InvalidInput(f"no passage has the id {outside_id!r}; ids are strings, spelt as in the input")
         return row
 
-    def _find(self, outside_id: str) -> int | None:
-        try:
-            digest = _digest(outside_id)
-        except UnicodeEncodeError:  # what is no text cannot be an id
-            return None
-        for row in self._rows_from(int.from_bytes(digest, "big") // _home_width(self._rows)):
-            if row == _empty(self._ids.array.dtype):
-                return None
-            if row >= self._rows:
-                break
-            found = self._fetch(np.array([row]))[0].id
-            if found == outside_id:
-                return row
-            if _digest(found) > digest:  # rows stand in the order of their digests: ours would have come before
-                return None
-        raise CorruptBundle(f"{IDS} leads nowhere for {outside_id!r}; restore or rebuild the bundle")
+    def find(self, outside_id: str) -> int | None:
+        """The row of the passage with this id, or None."""
+        return self.find_all([outside_id])[0]
 
-    def _rows_from(self, home: int) -> Iterator[int]:
-        """What the slots of the id map hold, from the home slot on."""
-        for start in range(home, len(self._ids.array), SLOTS_AT_ONCE):
-            slots = np.arange(start, min(start + SLOTS_AT_ONCE, len(self._ids.array)))
-            self._ids.require_rows(slots)
-            yield from self._ids.array[slots].tolist()
+    def find_all(self, outside_ids: Sequence[str]) -> list[int | None]:
+        """The row of the passage with each of these ids, or None; all at once costs a tenth of one by one."""
+        digests = [_digest_or_none(each) for each in outside_ids]
+        width = _home_width(self._rows)
+        found: list[int | None] = [None] * len(digests)
+        # Which are looked for, and in which slot: from the home of each on, until it must have come.
+        wanted = [(at, int.from_bytes(each, "big") // width) for at, each in enumerate(digests) if each is not None]
+        while wanted:
+            rows = self._slots([slot for _, slot in wanted], [outside_ids[at] for at, _ in wanted])
+            taken = [(at, slot, row) for (at, slot), row in zip(wanted, rows, strict=True) if row is not None]
+            wanted = []
+            ids = [passage.id for passage in self.fetch(np.array([row for _, _, row in taken], np.int64))]
+            for (at, slot, row), there in zip(taken, ids, strict=True):
+                if there == outside_ids[at]:
+                    found[at] = row
+                elif _digest(there) <= cast("bytes", digests[at]):  # in the order of their digests: ours may yet come
+                    wanted.append((at, slot + 1))
+        return found
 
-    def _fetch(self, rows: NDArray[np.int64]) -> list[Passage]:
+    def _slots(self, slots: list[int], looked_for: Sequence[str]) -> list[int | None]:
+        """The rows that these slots of the id map hold; None for an empty one."""
+        table = self._ids.array
+        inside = np.minimum(np.array(slots, np.int64), len(table) - 1)
+        self._ids.require_rows(inside)
+        rows: list[int | None] = table[inside].tolist()
+        for at, (slot, row) in enumerate(zip(slots, rows, strict=True)):
+            if row == _empty(table.dtype):
+                rows[at] = None
+            elif slot >= len(table) or cast("int", row) >= self._rows:
+                raise CorruptBundle(f"{IDS} leads nowhere for {looked_for[at]!r}; restore or rebuild the bundle")
+        return rows
+
+    def fetch(self, rows: NDArray[np.int64]) -> list[Passage]:
         """The passages of rows that are there. Bytes are asked to be verified before they are read."""
         self._offsets.require_rows(rows)
         self._offsets.require_rows(rows + 1)
         starts, ends = self._offsets.array[rows], self._offsets.array[rows + 1]
         if not np.all((starts < ends) & (ends <= len(self._texts.array))):
             raise CorruptBundle(f"{OFFSETS} points outside {TEXTS}; restore or rebuild the bundle")
+        self._texts.require_spans(starts.astype(np.int64), ends.astype(np.int64))
         return [self._parse(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _parse(self, start: int, end: int) -> Passage:
-        self._texts.require_bytes(start, end)
         try:
-            return _from_line(self._texts.array[start:end].tobytes())
+            return from_line(self._texts.array[start:end].tobytes())
         except (ValueError, KeyError, TypeError):
             raise CorruptBundle(f"{TEXTS} holds no passage at byte {start}; restore or rebuild the bundle") from None

@@ -1,6 +1,7 @@
 """An opened bundle that finds passages, and answers: encoder + index + passages + reader. Composes; computes nothing.
 
-The edges (bpr.open, the command line, the service) call it.
+The edges (bpr.open, the command line, the service) call it. A retriever sees one generation of its bundle, a
+`Snapshot`, which is swapped as a whole.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, overload
@@ -17,17 +19,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import bundle
 from . import model as models
-from .builder import MAGNITUDES, SIGNS, load_transform
-from .codes import Mask, Questions, as_array
-from .encoder import Encoder, Encodes, checked_texts
-from .errors import BprError, EmptyBundle, InvalidInput, ModelMismatch, UnsupportedFormat
-from .index import ScanIndex
+from .builder import encoder_of, load_transform
+from .codes import Mask, Questions, RowMask, as_array
+from .encoder import Encodes, checked_texts
+from .errors import EmptyBundle, InvalidInput, ModelMismatch
+from .filters import Condition, Where, parse
+from .index import ScanIndex, SegmentedIndex
 from .kernels import Cancel
 from .passages import Passages
 from .reader import Reader, has_reader
 from .records import Answer, Hit, Hits, Passage
+from .segments import Contents
 from .stages import CANDIDATES, search
+from .transform import Transform
 
+FILTERS_KEPT = 32  # an evaluated filter is a bit a passage
 TWO_PLANE_CANDIDATES = 2000  # the sign plane has half of the bits, so the best passages lie somewhat deeper
 
 
@@ -67,28 +73,106 @@ def open(
     return retriever
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """All that belongs to one generation of a bundle."""
+
+    opened: bundle.Opened
+    info: dict[str, Any]
+    contents: Contents
+    passages: Passages
+    index: ScanIndex | SegmentedIndex
+    transform: Transform
+    candidates: int
+    found: dict[Condition, RowMask] = field(default_factory=dict)  # what filters keep, of the last few
+
+    @classmethod
+    def of(cls, opened: bundle.Opened) -> Snapshot:
+        """Of an opened bundle that has passages."""
+        info = opened.info
+        if not info["rows"]:
+            raise EmptyBundle(f"{opened.path} holds no passages: add some (bpr add), or build it again")
+        found = Contents(opened)
+        default = CANDIDATES if info["planes"] == 1 else TWO_PLANE_CANDIDATES
+        wanted = info.get("candidates") or default
+        return cls(opened, info, found, found.passages, found.index(), load_transform(opened), wanted)
+
+    def mask(self, where: Where | None, mask: Mask | None) -> Mask | None:
+        """The rows that a filter and a mask both let through."""
+        if where is None:
+            return mask
+        condition = parse(where)
+        kept = self.found.get(condition)
+        if kept is None:
+            kept = self.contents.fulfilling(condition)
+            while len(self.found) >= FILTERS_KEPT:
+                self.found.pop(next(iter(self.found)), None)
+            self.found[condition] = kept
+        return kept if mask is None else kept & (mask if isinstance(mask, RowMask) else RowMask.of(mask))
+
+
 class Retriever:
-    """Finds passages. Threads may share one; it stays on its snapshot when the bundle is rewritten.
+    """Finds passages. Threads may share one; it stays on its snapshot when the bundle is changed, until `reload`.
 
     index: the codes; passages: the texts; candidates: how many are reranked unless a search says otherwise.
     """
 
     def __init__(self, opened: bundle.Opened) -> None:
         """Made by `bpr.open`."""
-        if opened.info.get("kind") != "scan":
-            raise UnsupportedFormat(f"{opened.path} is of kind {opened.info.get('kind')!r}: a newer bpr may know it")
-        if not opened.info["rows"]:
-            raise EmptyBundle(f"{opened.path} holds no passages: build it again from a file that has some")
-        self.bundle = opened
-        self.info = opened.info
-        self.passages = Passages(opened)
-        self.index = _index(opened)
-        default = CANDIDATES if self.info["planes"] == 1 else TWO_PLANE_CANDIDATES
-        self.candidates: int = self.info.get("candidates") or default
-        self._transform = load_transform(opened)
+        self._snapshot = Snapshot.of(opened)
+        self._candidates: int | None = None  # what the user has set
         self._encoder: Encodes | None = None
         self._reader: Reader | None = None
-        self._finding = threading.Lock()
+        self._finding, self._reloading = threading.Lock(), threading.Lock()
+
+    @property
+    def bundle(self) -> bundle.Opened:
+        """The generation of the bundle that is searched."""
+        return self._snapshot.opened
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What was published with it."""
+        return self._snapshot.info
+
+    @property
+    def index(self) -> ScanIndex | SegmentedIndex:
+        """The codes."""
+        return self._snapshot.index
+
+    @property
+    def passages(self) -> Passages:
+        """The texts."""
+        return self._snapshot.passages
+
+    @property
+    def candidates(self) -> int:
+        """How many are reranked unless a search says otherwise: the bundle's own number, or what was set here."""
+        return self._candidates or self._snapshot.candidates
+
+    @candidates.setter
+    def candidates(self, number: int) -> None:
+        self._candidates = number
+
+    def reload(self) -> bool:
+        """Go over to the bundle's newest generation; False if this is it.
+
+        Searches that are running keep the generation that they began with, and rows that `rank` gave belong to theirs.
+        Files that have not changed are not read again; encoder and reader stay. A bundle that is empty now, damaged,
+        or of another model is an error, and the retriever stays on what it has.
+        """
+        with self._reloading:
+            newest = self.bundle.newest()
+            if newest is None:
+                return False
+            snapshot = Snapshot.of(newest)
+            old, new = (each["model"] and each["model"]["fingerprint"] for each in (self.info, snapshot.info))
+            if old != new:
+                raise ModelMismatch(
+                    f"{newest.path} was built again with another model, or with none: open it anew (bpr.open)"
+                )
+            self._snapshot = snapshot
+            return True
 
     def __enter__(self) -> Retriever:
         """Itself."""
@@ -110,15 +194,7 @@ class Retriever:
 
     def use(self, model: str | Path | Encodes) -> None:
         """Encode questions with this model; one that did not make the bundle is refused."""
-        known = self._known_model()
-        encoder = Encoder.open(model) if isinstance(model, str | Path) else model
-        if encoder.model.fingerprint != known["fingerprint"]:
-            raise ModelMismatch(
-                f"{self.bundle.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), and "
-                f"{encoder.model.name!r} ({encoder.model.fingerprint[:12]}…) is another one: open the bundle with its "
-                "own model, or build it again"
-            )
-        self._encoder = encoder
+        self._encoder = encoder_of(self.bundle, model)
 
     def use_reader(self, reader: str | Path | Reader) -> None:
         """Answer questions with this reader; any will do, whatever made the bundle."""
@@ -191,9 +267,10 @@ class Retriever:
             alone = asked.ndim == 1
             asked = asked[None] if alone else asked
         lap("encode")
-        ranked = self.rank(asked, lap=lap, **how)
+        snapshot = self._snapshot  # rows and texts of one generation, whatever is reloaded meanwhile
+        ranked = self._rank(snapshot, asked, lap=lap, **how)
         lap("rerank")
-        hits = [self._hits(rows, scores) for rows, scores in zip(*ranked, strict=True)]
+        hits = [_hits(snapshot.passages, rows, scores) for rows, scores in zip(*ranked, strict=True)]
         lap("texts")
         return hits[0] if alone else hits
 
@@ -202,8 +279,7 @@ class Retriever:
         """What encodes questions: the bundle's own model, looked for when it is first needed."""
         with self._finding:
             if self._encoder is None:
-                self.use(self._find_model())
-            assert self._encoder is not None
+                self._encoder = encoder_of(self.bundle)
             return self._encoder
 
     @property
@@ -223,31 +299,6 @@ class Retriever:
             assert self._reader is not None
             return self._reader
 
-    def _known_model(self) -> dict[str, Any]:
-        known = self.info["model"]
-        if not isinstance(known, dict):
-            raise InvalidInput(
-                f"{self.bundle.path} was built from vectors of yours and cannot read text: pass vectors=… of your own "
-                "encoder"
-            )
-        return known
-
-    def _find_model(self) -> Path:
-        """The folder that the bundle's model was in, seen from beside the bundle, or the model that ships with bpr."""
-        known = self._known_model()
-        folder = known.get("folder")
-        places: list[Path] = [Path(self.bundle.path).resolve().parent / folder] if folder else []
-        for place in [*places, models.MINI]:
-            try:
-                if models.load(place)[0].fingerprint == known["fingerprint"]:
-                    return place
-            except BprError:
-                continue  # nothing there, or not a model: the next place may have it
-        raise ModelMismatch(
-            f"{self.bundle.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), which is "
-            f"not in {' and not in '.join(map(str, [*places, 'bpr itself']))}: say where it is (model=…, --model DIR)"
-        )
-
     def rank(
         self,
         vectors: ArrayLike,
@@ -255,6 +306,7 @@ class Retriever:
         k: int = 20,
         candidates: int | Literal["all"] | None = None,
         rerank: bool = True,
+        where: Where | None = None,
         mask: Mask | None = None,
         threads: int | None = None,
         deadline: float | None = None,
@@ -264,43 +316,33 @@ class Retriever:
         """The best rows without their texts: Hits(rows int64[q, k], scores float32[q, k]).
 
         vectors: float[q, dimensions]. candidates: how many are reranked (default: this bundle's; at least k), "all":
-        every passage is scored. The rest is as for `bpr.search`.
+        every passage is scored. where: only passages whose metadata fulfil it, {"year": {">=": 2010}, "lang": "en"}
+        (docs/filters.md). The rest is as for `bpr.search`.
         """
-        l = self.candidates if candidates is None else candidates
-        return search(
-            self.index,
-            self.questions(vectors),
-            k,
-            None if l == "all" else max(l, k) if candidates is None else l,
-            rerank,
-            mask=mask,
-            threads=threads,
-            deadline=deadline,
-            cancel=cancel,
-            lap=lap,
-        )
+        how: dict[str, Any] = {"mask": mask, "threads": threads, "deadline": deadline, "cancel": cancel, "lap": lap}
+        return self._rank(self._snapshot, vectors, k=k, candidates=candidates, rerank=rerank, where=where, **how)
+
+    def _rank(
+        self,
+        snapshot: Snapshot,
+        vectors: ArrayLike,
+        k: int = 20,
+        candidates: int | Literal["all"] | None = None,
+        rerank: bool = True,
+        where: Where | None = None,
+        mask: Mask | None = None,
+        **how: Any,
+    ) -> Hits:
+        default = self._candidates or snapshot.candidates
+        wanted = None if candidates == "all" else max(default, k) if candidates is None else candidates
+        asked, left = snapshot.transform.questions(vectors), snapshot.mask(where, mask)
+        return search(snapshot.index, asked, k, wanted, rerank, mask=left, **how)
 
     def questions(self, vectors: ArrayLike) -> Questions:
         """Question vectors as this bundle's index needs them: centred, rotated and scaled as its passages were."""
-        return self._transform.questions(vectors)
-
-    def _hits(self, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[Hit]:
-        found = zip(self.passages.get(rows), scores, strict=True)
-        return [Hit(p.id, p.title, p.text, float(score), rank, p.meta) for rank, (p, score) in enumerate(found, 1)]
+        return self._snapshot.transform.questions(vectors)
 
 
-def _index(opened: bundle.Opened) -> ScanIndex:
-    signs = opened.array(SIGNS)
-    if opened.info["planes"] == 1:
-        return ScanIndex(signs)
-    view = opened.view(MAGNITUDES)
-    view.advise_random()  # candidates are scattered: reading ahead would fetch what nobody asked for
-
-    def touch(rows: NDArray[np.int64] | None) -> None:
-        if rows is None:
-            view.require_all()
-        else:
-            view.require_rows(rows)
-
-    low, high = opened.info["levels"]
-    return ScanIndex(signs, view.array, (low, high), touch)
+def _hits(found: Passages, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[Hit]:
+    hits = zip(found.get(rows), scores, strict=True)
+    return [Hit(p.id, p.title, p.text, float(score), rank, p.meta) for rank, (p, score) in enumerate(hits, 1)]

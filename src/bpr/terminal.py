@@ -179,6 +179,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             ("bundle", plain(facts["bundle"])),
             ("generation", facts["generation"]),
             ("passages", f"{facts['rows']:,}"),
+            *_segments(facts["segments"], facts["deleted"]),
             ("codes", f"{shape(facts)}, from {count(facts['dimensions'], 'dimension')}"),
             ("transform", ", ".join(done) or "none"),
             ("model", plain(_model(facts["model"]))),
@@ -188,6 +189,15 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     files = [*sorted(facts["files"].items()), ("in all", facts["bytes"])]
     rows = [(name, size(bytes), f"{bytes / max(facts['rows'], 1):,.1f} B") for name, bytes in files]
     _print_grid([("file", "size", "a passage"), *rows], justify="right")
+
+
+def _segments(segments: Sequence[Mapping[str, Any]], deleted: int) -> list[tuple[str, str]]:
+    """Of a bundle that was changed since it was built; nothing to say of any other."""
+    if len(segments) < 2 and not deleted:
+        return []
+    sizes = " + ".join(f"{each['rows']:,}" for each in segments)
+    gone = f", {deleted:,} of them deleted" if deleted else ""
+    return [("segments", f"{sizes} rows{gone}")]
 
 
 def _model(known: Mapping[str, Any] | None) -> str:

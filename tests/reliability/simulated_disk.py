@@ -141,6 +141,12 @@ class SimulatedDisk(Disk):
         folder = self._folder(target.parent)
         folder.change({target.name: folder.live[source.name], source.name: None})
 
+    def link(self, source: Path, target: Path) -> bool:
+        linked = super().link(source, target)
+        if linked:
+            self._folder(target.parent).change({target.name: self._folder(source.parent).live[source.name]})
+        return linked
+
     def remove_file(self, path: Path) -> None:
         super().remove_file(path)
         self._folder(path.parent).change({path.name: None})

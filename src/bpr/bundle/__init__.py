@@ -5,6 +5,10 @@
             out.append(block)
         new.publish({"rows": 1000, "resident": ["signs.npy"]})   # ... until here, and then all of it at once
 
+    with bundle.update("wiki.bpr") as (old, new):                # another generation, with files of the old one
+        new.keep("signs.npy")
+        new.publish({**old.info, "title": "Wikipedia"})
+
     with bundle.open("wiki.bpr") as opened:
         signs = opened.array("signs.npy")                        # mapped, read-only, every byte as it was published
 
@@ -14,13 +18,14 @@ disk.
 
 from __future__ import annotations
 
-from .manifest import BLOCK_BYTES, FileEntry, Manifest
+from .manifest import BLOCK_BYTES, SEGMENTS, FileEntry, Manifest
 from .reader import VERIFY_LIMIT, Checked, Opened, open, verify
 from .view import View
-from .writer import ArrayOut, Writer, create
+from .writer import ArrayOut, Writer, create, update
 
 __all__ = [
     "BLOCK_BYTES",
+    "SEGMENTS",
     "VERIFY_LIMIT",
     "ArrayOut",
     "Checked",
@@ -31,5 +36,6 @@ __all__ = [
     "Writer",
     "create",
     "open",
+    "update",
     "verify",
 ]

@@ -23,7 +23,9 @@ from ..errors import CorruptBundle, InvalidInput, UnsupportedFormat
 
 FORMAT = "bpr bundle"
 VERSION = 1
-FEATURES: frozenset[str] = frozenset()  # what a later bpr may add without a new version; an unknown one is refused
+SEGMENTS = "segments"  # rows in several files of a kind, or rows that are deleted
+FEATURES = frozenset({SEGMENTS})  # what was added without a new version; a bundle names those it uses, and an older bpr
+# refuses a bundle that names one it does not know
 
 MANIFEST = "manifest.json"
 NEXT_MANIFEST = "manifest.json.new"  # stands in the folder from the beginning of a build until it is published
@@ -69,6 +71,7 @@ class Manifest:
     info: Mapping[str, Any]
     files: Mapping[str, FileEntry]
     checksums_sha256: str
+    features: frozenset[str] = frozenset()
 
     @property
     def bytes(self) -> int:
@@ -124,7 +127,7 @@ def encode(manifest: Manifest) -> bytes:
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "features": sorted(FEATURES),
+        "features": sorted(manifest.features),
         "generation": manifest.generation,
         "bundle_id": manifest.bundle_id,
         "generation_id": manifest.generation_id,
@@ -220,6 +223,7 @@ def _manifest(document: Mapping[str, Any]) -> Manifest:
         document["info"],
         files,
         document["checksums_sha256"],
+        frozenset(document["features"]),
     )
     _require(generation_number(manifest.generation) is not None, "generation")
     _require(isinstance(manifest.info, dict), "info")

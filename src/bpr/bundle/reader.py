@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -31,7 +32,7 @@ from .view import View, read_at, read_chunks, verify_views
 
 VERIFY_LIMIT = 4_000_000_000  # bytes; a larger bundle is verified by blocks when they are first used
 
-Verify = Literal["auto", "all", "size"]
+Verify = Literal["auto", "all", "size", "lazy"]
 Result = TypeVar("Result")
 
 
@@ -46,11 +47,14 @@ class Checked(NamedTuple):
 class Opened:
     """A bundle opened for reading: one generation, all of whose files are held open. A context manager."""
 
-    def __init__(self, path: Path, manifest: Manifest, views: dict[str, View]) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, views: dict[str, View], verify: Verify = "auto", limit: int = VERIFY_LIMIT
+    ) -> None:
         """Made by `open`."""
         self.path = path
         self.manifest = manifest
         self._views: dict[str, View] | None = views
+        self._how: tuple[Verify, int] = verify, limit
 
     @property
     def info(self) -> dict[str, Any]:
@@ -79,6 +83,16 @@ class Opened:
         """Check every byte of every file again, block by block and as a whole; does not stop at a problem."""
         return [Checked(name, view.entry.bytes, view.problem()) for name, view in self._open_views().items()]
 
+    def newest(self) -> Opened | None:
+        """The generation that is published now, opened as this one was; None if it is this one.
+
+        A file that both have is the same view: what was verified once is not read again.
+        """
+        known = self._open_views()
+        if read_manifest(self.path).generation_id == self.manifest.generation_id:
+            return None
+        return _open(self.path, *self._how, known)
+
     def close(self) -> None:
         """Let go of the files. Arrays and views still in use stay valid; their files close with the last of them."""
         self._views = None
@@ -103,16 +117,19 @@ def open(path: str | os.PathLike[str], *, verify: Verify = "auto", verify_limit:
     """Open the bundle at `path` for reading.
 
     verify: "all" checks every byte now; "auto" does so up to `verify_limit` bytes, and above it checks the files that
-    info["resident"] names now and of the others each block when it is first required; "size" checks the manifest, sizes
-    and heads, and never the data. Raises MissingBundle, CorruptBundle, UnsupportedFormat or StorageError.
+    info["resident"] names now and of the others each block when it is first required; "lazy" checks every block when it
+    is first required; "size" checks the manifest, sizes and heads, and never the data. Raises MissingBundle,
+    CorruptBundle, UnsupportedFormat or StorageError.
     """
-    if verify not in ("auto", "all", "size"):
-        raise InvalidInput(f"verify must be 'auto', 'all' or 'size', not {verify!r}")
-    folder = Path(path)
+    if verify not in ("auto", "all", "size", "lazy"):
+        raise InvalidInput(f"verify must be 'auto', 'all', 'lazy' or 'size', not {verify!r}")
+    return _open(Path(path), verify, verify_limit, {})
 
+
+def _open(folder: Path, verify: Verify, limit: int, known: Mapping[str, View]) -> Opened:
     def attempt(manifest: Manifest) -> Opened:
-        opened = Opened(folder, manifest, _open_views(folder, manifest))
-        _verify_at_open(opened, verify, verify_limit)
+        opened = Opened(folder, manifest, _open_views(folder, manifest, known), verify, limit)
+        _verify_at_open(opened, verify, limit)
         return opened
 
     return _with_manifest(folder, attempt)
@@ -201,18 +218,31 @@ def _no_manifest(folder: Path) -> bytes:
     raise MissingBundle(f"{folder} is a folder, but holds no bundle: build one, or check the path")
 
 
-def _open_views(folder: Path, manifest: Manifest) -> dict[str, View]:
-    """Every file of the generation, opened at once, so that a writer who prunes it later takes nothing away."""
+def _open_views(folder: Path, manifest: Manifest, known: Mapping[str, View]) -> dict[str, View]:
+    """Every file of the generation, opened at once, so that a writer who prunes it later takes nothing away.
+
+    known: views of another generation; one of the same file is taken as it is.
+    """
     home = folder / manifest.generation
     descriptor = _open_generation(home)
     try:
         digests = _read_digests(descriptor, home, manifest)
-        views = {name: _open_view(descriptor, home, entry, digests) for name, entry in manifest.files.items()}
+        views = {
+            name: known[name]
+            if name in known and _is_same(known[name].entry, entry)
+            else _open_view(descriptor, home, entry, digests)
+            for name, entry in manifest.files.items()
+        }
         for name in _strangers(descriptor, home, manifest):
             raise corrupt(home / name, "was not published with the bundle")
         return views
     finally:
         os.close(descriptor)
+
+
+def _is_same(one: FileEntry, other: FileEntry) -> bool:
+    """Whether two generations have the same file, wherever its digests stand."""
+    return replace(one, first_block=0) == replace(other, first_block=0)
 
 
 def _open_generation(home: Path) -> int:
@@ -239,7 +269,7 @@ def _open_file(folder: int, path: Path) -> int:
 
 def _open_view(folder: int, home: Path, entry: FileEntry, digests: NDArray[np.uint8]) -> View:
     path = home / entry.name
-    own = digests[entry.first_block : entry.first_block + entry.blocks]
+    own = digests[entry.first_block : entry.first_block + entry.blocks].copy()  # it may outlive the others
     return View(_open_file(folder, path), path, entry, own)
 
 
@@ -271,10 +301,11 @@ def _verify_at_open(opened: Opened, verify: Verify, limit: int) -> None:
     if verify == "size":
         for view in views:
             view.trust()
-    elif verify == "all" or opened.manifest.bytes <= limit:
+    elif verify == "all" or (verify == "auto" and opened.manifest.bytes <= limit):
         verify_views(views)
     else:
-        verify_views(opened.view(name) for name in opened.manifest.info.get("resident", []))
+        if verify == "auto":
+            verify_views(opened.view(name) for name in opened.manifest.info.get("resident", []))
         for view in views:
             view.require_bytes(0, min(1, view.entry.bytes))  # the head, at least
 

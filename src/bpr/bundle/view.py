@@ -55,6 +55,11 @@ class View:
             offset=0 if entry.shape is None else HEAD_BYTES,
         )
 
+    @property
+    def digests(self) -> NDArray[np.uint8]:
+        """Of its blocks, as they were published: uint8[blocks, 16]."""
+        return self._digests
+
     def require_rows(self, rows: NDArray[np.int64]) -> None:
         """Check the blocks that these rows of the array lie in; rows: int64, of any shape and order."""
         rows, shape = np.asarray(rows, np.int64).ravel(), self.array.shape
@@ -77,6 +82,17 @@ class View:
             raise InvalidInput(f"{self.path.name} has {self.entry.bytes} bytes, and [{start}, {stop}) was asked for")
         if not self._complete and start < stop:
             self._require_blocks(np.arange(start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES + 1))
+
+    def require_spans(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Check the blocks of many stretches of bytes [start, stop), none of them empty: int64[n] each."""
+        if self._complete or not len(starts):
+            return
+        first, last = starts >> _BLOCK_SHIFT, (stops - 1) >> _BLOCK_SHIFT
+        if int(last.max()) >= self.entry.blocks or int(first.min()) < 0:
+            raise InvalidInput(f"{self.path.name} has {self.entry.bytes} bytes, and more was asked for")
+        longest = int((last - first).max())
+        between = np.minimum(first[:, None] + np.arange(longest + 1), last[:, None]) if longest > 1 else first
+        self._require_blocks(np.concatenate((between.ravel(), last)))
 
     def require_all(self) -> None:
         """Check every block that was not checked yet."""
@@ -106,6 +122,10 @@ class View:
             start = (first + same // DIGEST_BYTES) * BLOCK_BYTES
             raise corrupt(self.path, f"has changed since it was published (first in the block at byte {start})")
         self._verified[first:last] = True
+
+    def chunks(self) -> Iterator[bytes]:
+        """The file's bytes, read anew and not checked."""
+        return read_chunks(self._descriptor, self.path)
 
     def problem(self, by_blocks: bool = True) -> str | None:
         """Read the whole file anew and say what is wrong with it, by its SHA-256 and by the digests of its blocks."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..disk import Disk, OutputFile, open_plain, storage_error
+from ..disk import Disk, NotPlainFile, OutputFile, open_plain, storage_error
 from ..errors import BundleLocked, CorruptBundle, InvalidInput, MissingBundle, StorageError
 from .manifest import (
     CHECKSUMS,
     DIGEST_BYTES,
+    FEATURES,
     LOCK,
     MANIFEST,
     NEXT_MANIFEST,
@@ -30,11 +31,13 @@ from .manifest import (
     array_head,
     checked_info,
     checked_name,
+    corrupt,
     encode,
     generation_number,
 )
-from .reader import read_manifest
-from .view import digest
+from .reader import Opened, read_manifest
+from .reader import open as open_bundle
+from .view import View, digest
 
 _MOST_ROWS = 1 << 61
 
@@ -70,15 +73,17 @@ class ArrayOut:
 class Writer:
     """A new generation of a bundle, under the bundle's lock. Made by `create`; nothing counts before `publish`."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        """Look at what is there; the lock must be held."""
+    def __init__(self, folder: Path, disk: Disk, old: Opened | None = None) -> None:
+        """Look at what is there; the lock must be held. old: the generation whose files may be kept."""
         self.published = False
+        self.disk = disk
         self._folder = folder
-        self._disk = disk
+        self._old = old
         self._before, self._keep = _survey(folder, disk)
         numbers = [generation_number(name) or 0 for name in {*_generations(folder, disk), *self._keep}]
         self._generation = f"gen-{max(numbers, default=0) + 1:06d}"
         self._written: dict[str, tuple[str | None, tuple[int, ...] | None]] = {}  # name: dtype and shape
+        self._linked: dict[str, View] = {}
         self._next_manifest: OutputFile | None = None
 
     @property
@@ -115,70 +120,111 @@ class Writer:
             out.finish()
         self._written[name] = (None, None)
 
+    def keep(self, name: str) -> None:
+        """Take a file of the published generation into the new one as it is, without reading it again.
+
+        It gets a second name (a hard link); only where the file system has none for us, it is copied, and checked.
+        """
+        self._require_unwritten(name)
+        if self._old is None:
+            raise InvalidInput(f"{self._folder} is being written anew: there is no generation to keep {name} of")
+        view = self._old.view(name)
+        source, target = self._folder / self._old.generation / name, self.generation_path / name
+        if self.disk.link(source, target):
+            self._linked[name] = view
+            self._check_linked(target, view)
+            self._written[name] = (view.entry.dtype, view.entry.shape)
+            return
+        with self._output(name) as out:
+            for chunk in view.chunks():
+                out.write(chunk)
+            out.finish()
+        self._written[name] = (view.entry.dtype, view.entry.shape)
+        if self._digest(name)[1] != view.entry.sha256:
+            raise corrupt(source, "has changed since it was published")
+
+    def _check_linked(self, path: Path, view: View) -> None:
+        """The size at least; its bytes are verified by whoever reads them."""
+        try:
+            descriptor = open_plain(path)
+        except (OSError, NotPlainFile) as error:
+            raise corrupt(path, "is not the plain file that was published") from error
+        try:
+            if os.fstat(descriptor).st_size != view.entry.bytes:
+                raise corrupt(path, f"has not the {view.entry.bytes} bytes that were published")
+        finally:
+            os.close(descriptor)
+
     def scratch(self, name: str) -> Path:
         """A path inside the new generation for a file of the caller's own, which is removed and never published."""
         return self.generation_path / checked_name(name)
 
-    def publish(self, info: Mapping[str, Any]) -> None:
+    def publish(self, info: Mapping[str, Any], features: Collection[str] = ()) -> None:
         """Make the new generation the bundle, durably and in one step, and remove the old one.
 
         info: JSON-able values for the reader; info["resident"], if there, lists the files to verify at every open.
+        features: what an older bpr must know to read it (manifest.FEATURES).
         """
         next_manifest = self._require_open()
+        if unknown := set(features) - FEATURES:
+            raise InvalidInput(f"a bundle cannot have the features {sorted(unknown)}: there are {sorted(FEATURES)}")
         info = checked_info(info, self._written)
-        for name in set(self._disk.names(self.generation_path)) - set(self._written):
-            self._disk.remove_tree(self.generation_path / name)  # scratch, and what was never finished
-        raw = encode(self._seal(info))
+        for name in set(self.disk.names(self.generation_path)) - set(self._written):
+            self.disk.remove_tree(self.generation_path / name)  # scratch, and what was never finished
+        raw = encode(self._seal(info, frozenset(features)))
         # Each file is on the device; now their names, so that the generation is whole before anything refers to it.
-        self._disk.sync_folder(self.generation_path)
+        self.disk.sync_folder(self.generation_path)
         next_manifest.write(raw)
         next_manifest.finish()
         self._commit()
         # Readers of the old generation keep it open. If it cannot be removed nothing is lost: the next writer will.
         with suppress(StorageError):
-            _remove_generations(self._folder, self._disk, keep={self._generation})
+            _remove_generations(self._folder, self.disk, keep={self._generation})
 
     def begin(self) -> None:
         """Remove what crashed writers left, and make the folder of the new generation."""
-        _remove_generations(self._folder, self._disk, self._keep)
+        _remove_generations(self._folder, self.disk, self._keep)
         self._remove_mark()
         # The mark of an unfinished build is on the device before the generation is: a folder that has generations and
         # neither manifest nor mark has lost its manifest, and is reported as corrupt.
-        self._next_manifest = OutputFile(self._disk, self._folder / NEXT_MANIFEST)
-        self._disk.sync_folder(self._folder)
-        self._disk.make_folder(self.generation_path)
+        self._next_manifest = OutputFile(self.disk, self._folder / NEXT_MANIFEST)
+        self.disk.sync_folder(self._folder)
+        self.disk.make_folder(self.generation_path)
 
     def discard(self) -> None:
         """Remove the new generation, as far as the disk lets us: the next writer removes the rest."""
         if self._next_manifest is not None:
             self._next_manifest.close()
         with suppress(StorageError):
-            _remove_generations(self._folder, self._disk, self._keep)
+            _remove_generations(self._folder, self.disk, self._keep)
             self._remove_mark()
 
     def _remove_mark(self) -> None:
-        if NEXT_MANIFEST in self._disk.names(self._folder):
-            self._disk.sync_folder(self._folder)  # never a generation without manifest or mark, see begin
-            self._disk.remove_file(self._folder / NEXT_MANIFEST)
+        if NEXT_MANIFEST in self.disk.names(self._folder):
+            self.disk.sync_folder(self._folder)  # never a generation without manifest or mark, see begin
+            self.disk.remove_file(self._folder / NEXT_MANIFEST)
 
     def _require_open(self) -> OutputFile:
         if self._next_manifest is None or self.published:
             raise InvalidInput(f"{self._folder} is published already: create a new generation for more")
         return self._next_manifest
 
-    @contextmanager
-    def _output(self, name: str) -> Iterator[OutputFile]:
+    def _require_unwritten(self, name: str) -> None:
         self._require_open()
         if checked_name(name) in self._written:
             raise InvalidInput(f"{name} is written already: a bundle's file is written once")
-        out = OutputFile(self._disk, self.generation_path / name)
+
+    @contextmanager
+    def _output(self, name: str) -> Iterator[OutputFile]:
+        self._require_unwritten(name)
+        out = OutputFile(self.disk, self.generation_path / name)
         try:
             yield out
         finally:
             out.close()
 
-    def _seal(self, info: Mapping[str, Any]) -> Manifest:
-        """Read every file back once, write the digests of their blocks, and state it all in a manifest."""
+    def _seal(self, info: Mapping[str, Any], features: frozenset[str]) -> Manifest:
+        """Read every new file back once, write the digests of their blocks, and state it all in a manifest."""
         names = sorted(self._written)
         with ThreadPoolExecutor(2) as pool:
             digests = list(pool.map(self._digest, names))
@@ -191,10 +237,10 @@ class Writer:
         self._write_checksums(blocks.reshape(-1, DIGEST_BYTES))
         bundle_id = self._before.bundle_id if self._before else secrets.token_hex(16)
         checksums_sha256 = self._digest(CHECKSUMS)[1]
-        return Manifest(self._generation, bundle_id, secrets.token_hex(16), info, files, checksums_sha256)
+        return Manifest(self._generation, bundle_id, secrets.token_hex(16), info, files, checksums_sha256, features)
 
     def _write_checksums(self, blocks: NDArray[np.uint8]) -> None:
-        out = OutputFile(self._disk, self.generation_path / CHECKSUMS)
+        out = OutputFile(self.disk, self.generation_path / CHECKSUMS)
         try:
             out.write(array_head("|u1", blocks.shape))
             out.write(blocks.reshape(-1).data)
@@ -203,7 +249,10 @@ class Writer:
             out.close()
 
     def _digest(self, name: str) -> tuple[int, str, bytes]:
-        """Size, SHA-256 and digests of the blocks of a file already written."""
+        """Size, SHA-256 and digests of the blocks of a file already written; of a linked one they are known."""
+        if name in self._linked:
+            view = self._linked[name]
+            return view.entry.bytes, view.entry.sha256, view.digests.tobytes()
         path = self.generation_path / name
         try:
             descriptor = open_plain(path)
@@ -216,13 +265,13 @@ class Writer:
 
     def _commit(self) -> None:
         """The one step from old to new, once everything that the new manifest refers to is on the device."""
-        self._disk.sync_folder(self._folder)
+        self.disk.sync_folder(self._folder)
         # From here on nothing of the new generation may be removed, whatever the disk reports: the rename may be done.
         self.published = True
-        self._disk.replace(self._folder / NEXT_MANIFEST, self._folder / MANIFEST)
-        self._disk.sync_folder(self._folder)
+        self.disk.replace(self._folder / NEXT_MANIFEST, self._folder / MANIFEST)
+        self.disk.sync_folder(self._folder)
         if self._before is None:
-            self._disk.sync_folder(self._folder.parent)
+            self.disk.sync_folder(self._folder.parent)
 
 
 @contextmanager
@@ -245,6 +294,24 @@ def create(path: str | os.PathLike[str], *, disk: Disk | None = None) -> Iterato
                 writer.discard()
                 if is_new:
                     _remove_bundle(folder, disk)
+
+
+@contextmanager
+def update(path: str | os.PathLike[str], *, disk: Disk | None = None) -> Iterator[tuple[Opened, Writer]]:
+    """A new generation of the bundle at `path`, which may keep files of the one that is there (`Writer.keep`).
+
+    That one is opened with verify="lazy". For the rest as `create`, but without a bundle it is MissingBundle.
+    """
+    folder, disk = Path(path), disk or Disk()
+    read_manifest(folder)  # says what is wrong before anything is locked
+    with _locked(folder, disk), open_bundle(folder, verify="lazy") as old:
+        writer = Writer(folder, disk, old)
+        try:
+            writer.begin()
+            yield old, writer
+        finally:
+            if not writer.published:
+                writer.discard()
 
 
 @contextmanager

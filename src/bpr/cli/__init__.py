@@ -16,6 +16,7 @@ from . import compare as compare
 from . import convert as convert
 from . import demo as demo
 from . import evaluate as evaluate
+from . import live as live
 from . import mine as mine
 from . import reader as reader
 from . import training as training

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from ..errors import InvalidInput
-from .common import Bundle, Json, Quiet, Threads, fail, verb
+from .common import Bundle, Json, Quiet, Threads, WhereJson, fail, verb, where_of
 
 if TYPE_CHECKING:
     from ..builder import Progress
     from ..bundle import Opened
     from ..codes import Floats
     from ..encoder import Encodes
+    from ..health import Health
     from ..records import Hit, Passage
 
 QUESTIONS_AT_ONCE = 256  # bounds the memory for the texts of hits
@@ -163,7 +165,7 @@ def index(
             how["model"] = _encoder(model or "mini", device)
         builder.build(source, output, vectors=vectors, threads=threads, progress=say, **how)
     with bundle.open(output, verify="size") as opened:
-        facts = _facts(opened)
+        facts = facts_of(opened)
     if not quiet:
         rows, took = terminal.count(facts["rows"], "passage"), time.monotonic() - start
         terminal.message(f"{output}: {rows}, {terminal.shape(facts)}, built in {took:,.1f} s")
@@ -171,7 +173,7 @@ def index(
 
 
 @verb(
-    'search wiki.bpr "who wrote the Iliad?" -k 5',
+    'search wiki.bpr "who wrote the Iliad?" -k 5 --where \'{"lang": "en"}\'',
     "search wiki.bpr --vectors questions.npy --json > hits.jsonl",
 )
 def search(
@@ -182,6 +184,7 @@ def search(
     k: K = 20,
     candidates: Candidates = None,
     no_rerank: NoRerank = False,
+    where: WhereJson = None,
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -190,6 +193,7 @@ def search(
     if bool(questions) == (vectors is not None):
         raise typer.BadParameter("ask in words or with --vectors Q.npy, one of the two", param_hint="'QUESTION...'")
     wanted = candidates_of(candidates, no_rerank)
+    how: dict[str, Any] = {"k": k, "rerank": not no_rerank, "where": where_of(where), "threads": threads}
     from .. import retriever, terminal
 
     shown = not (quiet or sys.stdout.isatty())  # on a terminal the results are progress enough
@@ -198,7 +202,7 @@ def search(
         for first in range(0, len(asked), QUESTIONS_AT_ONCE):
             some = asked[first : first + QUESTIONS_AT_ONCE]
             given = {"question": some} if vectors is None else {"vectors": some}
-            found = opened.search(**given, k=k, candidates=wanted, rerank=not no_rerank, threads=threads)
+            found = opened.search(**given, candidates=wanted, **how)
             for number, hits in enumerate(cast("list[list[Hit]]", found), first):
                 question = number if vectors is not None else asked[number]
                 if as_json:
@@ -229,11 +233,11 @@ def verify(name: Bundle, as_json: Json = False, quiet: Quiet = False) -> None:
 @verb("info wiki.bpr", "info wiki.bpr --json")
 def info(name: Bundle, as_json: Json = False, quiet: Quiet = False) -> None:
     """Show what a bundle holds and how healthy its codes are."""
-    from .. import builder, bundle, health, terminal
+    from .. import bundle, terminal
 
     with bundle.open(name) as opened:
-        facts = _facts(opened)
-        report = health.measure(opened.array(builder.SIGNS)) if facts["rows"] else None
+        facts = facts_of(opened)
+        report = _health(opened) if facts["rows"] else None
     if as_json:
         terminal.print_json({**facts, "health": report and report.to_dict()})
         return
@@ -331,15 +335,30 @@ def load_questions(path: Path) -> Floats:
     return load_vectors(path)
 
 
-def _facts(opened: Opened) -> dict[str, Any]:
+def _health(opened: Opened) -> Health:
+    from .. import health, segments
+    from ..index import ScanIndex
+
+    index = segments.Contents(opened).index()
+    if len(index) <= health.BIT_ROWS or isinstance(index, ScanIndex):
+        return health.measure(index.planes.signs)
+    return replace(health.measure(index.planes.take(health.spread(len(index))).signs), rows=len(index))
+
+
+def facts_of(opened: Opened) -> dict[str, Any]:
     """What `info` says of a bundle, JSON-able."""
+    from .. import segments
+
     known, files = opened.info, opened.manifest.files
+    parts = [(each, len(segments.deleted(opened, each))) for each in segments.listed(opened)]
     rows, dimensions = int(known["rows"]), int(known["dimensions"])
     total = opened.manifest.bytes + opened.manifest.checksums.bytes
     return {
         "bundle": str(opened.path),
         "generation": opened.generation,
         "rows": rows,
+        "deleted": sum(deleted for _, deleted in parts),
+        "segments": [{"rows": each.rows, "deleted": deleted, "kind": each.kind} for each, deleted in parts],
         "bits": known["bits"],
         "planes": known["planes"],
         "levels": known["levels"],

@@ -9,6 +9,7 @@ A new verb is a function below `@verb(example, …)`: how it ends (errors, Ctrl-
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -132,7 +133,23 @@ NewModel = Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help=
 ReaderFolder = Annotated[
     Path | None, typer.Option("--reader", metavar="DIR", help="A folder with a reader, such as mini.")
 ]
+WhereJson = Annotated[
+    str | None,
+    typer.Option(
+        "--where", metavar="JSON", help='Only passages with this metadata: \'{"year": {">=": 2010}, "lang": "en"}\'.'
+    ),
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the search.  [default: all cores]")]
+
+
+def where_of(text: str | None) -> Any:
+    """What --where says; whether it is a filter is for filters.py to tell."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f'is not JSON ({error}): \'{{"lang": "en"}}\' is', param_hint="'--where'") from None
 
 
 def _show_version(wanted: bool) -> None:

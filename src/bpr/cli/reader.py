@@ -18,7 +18,7 @@ import typer
 
 from ..errors import InvalidInput
 from .bundles import SameModel
-from .common import Bundle, Json, Quiet, ReaderFolder, Threads, train_extra, verb
+from .common import Bundle, Json, Quiet, ReaderFolder, Threads, WhereJson, train_extra, verb, where_of
 from .evaluate import Asked, AsKind, Prefix
 from .training import (
     Changes,
@@ -112,6 +112,7 @@ def answer(
     n: Several = 1,
     k: Passages = None,
     least: Least = None,
+    where: WhereJson = None,
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -122,6 +123,7 @@ def answer(
     """
     if bool(questions) == (file is not None):
         raise typer.BadParameter("ask in words or with --file, one of the two", param_hint="'QUESTION...'")
+    how: dict[str, Any] = {"n": n, "k": k, "least": least, "where": where_of(where), "threads": threads}
     from .. import retriever, terminal
 
     asked = list(questions or ()) if file is None else _questions(file)
@@ -129,7 +131,7 @@ def answer(
     with retriever.open(name, model=model, reader=reader) as opened, terminal.bars(shown) as say:
         for first in range(0, len(asked), QUESTIONS_AT_ONCE):
             some = asked[first : first + QUESTIONS_AT_ONCE]
-            found = opened.answer(some, n=n, k=k, least=least, threads=threads)
+            found = opened.answer(some, **how)
             for question, answers in zip(some, found, strict=True):
                 if as_json:
                     terminal.print_json({"question": question, "answers": [each.to_dict() for each in answers]})

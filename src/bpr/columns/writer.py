@@ -47,6 +47,10 @@ class ColumnsOut:
         self._next_row = 0
         self._more = False  # there were more fields than are kept
 
+    def __len__(self) -> int:
+        """How many fields there are so far."""
+        return len(self._columns)
+
     def add(self, row: int, meta: Mapping[str, Any]) -> None:
         """The metadata of a passage, as JSON gives it. Rows ascend."""
         if row < self._next_row:

@@ -202,12 +202,9 @@ def _from_bundle(
                 raise InvalidInput(
                     f"{source.bundle} has {theirs.id!r} where the passages have {ours.id!r}: another order"
                 )
-        planes = opened.index.planes
-        planes.about_to_read(None)
-        kept = [None if plane is None else np.array(plane[found.rows]) for plane in (planes.signs, planes.magnitudes)]
+        planes = opened.index.planes.take(found.rows)
         asked = encoded_questions(opened.encoder, found, folder, threads, say)
-        assert kept[0] is not None
-        return opened.encoder.model.name, Planes(kept[0], kept[1], planes.levels), asked, opened.candidates
+        return opened.encoder.model.name, planes, asked, opened.candidates
 
 
 def _vectors(

@@ -69,6 +69,13 @@ class Planes:
         if self.touch is not None:
             self.touch(rows)
 
+    def take(self, rows: NDArray[np.int64]) -> Planes:
+        """These rows alone, copied in the order given: int64[m]."""
+        if self.magnitudes is None:
+            return Planes(self.signs[rows])
+        self.about_to_read(rows)
+        return Planes(self.signs[rows], self.magnitudes[rows], self.levels)
+
     def rerank(self, questions: Questions, rows: NDArray[np.int64], k: int, limits: Limits) -> Hits:
         """The k best of each question's rows (int64[q, m]) by (⟨e_q, code⟩ descending, row)."""
         self.about_to_read(rows)

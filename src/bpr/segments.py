@@ -1,0 +1,279 @@
+"""A bundle's passages and codes, which may lie in several segments: what its files are called, written and opened.
+
+A bundle is built as one segment. What is added later is a segment of its own, until segments are merged; a deleted row
+stays where it is, and its number goes into the segment's list of deleted ones. The builder and `live` write segments
+here, the retriever opens them here; nothing else knows of segments, nor which files one consists of. Rows are numbered
+over all segments, deleted ones left out, so that to everybody else a bundle is as if it had been built at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import bundle, columns, passages
+from .codes import BLOCK_ROWS, Codes, RowMask
+from .errors import CorruptBundle, UnsupportedFormat
+from .filters import Condition, matches
+from .index import ScanIndex, SegmentedIndex
+from .index.rows import Numbers, Rows
+from .passages import Passages
+from .records import Passage
+
+# What the files of a segment are called, behind its prefix; those of its passages stand in passages.py.
+SIGNS, MAGNITUDES, DELETED = "signs.npy", "magnitudes.npy", "deleted.npy"
+KIND = "scan"  # of a segment's index; the only one so far
+# The files of the whole bundle: how vectors become codes.
+MEAN, ROTATION, SCALES = "mean.npy", "rotation.npy", "scales.npy"
+_SHARED = frozenset({MEAN, ROTATION, SCALES})
+_PREFIX = re.compile(r"s[0-9]{6,9}-")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a manifest says of one: how its files' names begin, how many rows it has, the deleted ones included."""
+
+    prefix: str
+    rows: int
+    kind: str
+
+
+class Block(NamedTuple):
+    """Some passages and their codes, on their way into a segment; codes: for each plane uint8[passages, bits/8]."""
+
+    passages: list[Passage]
+    codes: list[Codes]
+
+
+# ── What a manifest says ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def listed(opened: bundle.Opened) -> list[Segment]:
+    """The segments of a bundle, in order. One that has never been changed does not list them: it is one segment."""
+    info = opened.info
+    try:
+        described = info["segments"] if bundle.SEGMENTS in opened.manifest.features else [{"prefix": "", **info}]
+        return [Segment(str(each["prefix"]), int(each["rows"]), str(each.get("kind"))) for each in described]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise _odd(opened, f"does not say what its segments are ({error!r})") from error
+
+
+def deleted(opened: bundle.Opened, segment: Segment) -> Numbers:
+    """The deleted rows of a segment: int64, ascending."""
+    name = segment.prefix + DELETED
+    if name not in opened.manifest.files:
+        return np.empty(0, np.int64)
+    rows = opened.array(name)
+    if rows.dtype != np.int64 or rows.ndim != 1 or not _ascending(rows, segment.rows):
+        raise _odd(opened, f"has a {name} that is no list of its rows")
+    return rows
+
+
+def publish(new: bundle.Writer, info: Mapping[str, Any], segments: Sequence[Segment], deleted_rows: int) -> None:
+    """Make the new generation the bundle. info: all but what is said of segments here."""
+    rest = {key: value for key, value in info.items() if key != "segments"}
+    rows = sum(segment.rows for segment in segments) - deleted_rows
+    # Read as a whole by every search; the rest only where candidates stand.
+    resident = [segment.prefix + SIGNS for segment in segments]
+    facts = {**rest, "rows": rows, "resident": resident}
+    if [segment.prefix for segment in segments] == [""] and not deleted_rows:
+        new.publish(facts)  # as it was built; every bpr can read it
+        return
+    described = [{"prefix": each.prefix, "rows": each.rows, "kind": each.kind} for each in segments]
+    new.publish({**facts, "segments": described}, [bundle.SEGMENTS])
+
+
+def owner(name: str) -> str | None:
+    """The prefix of the segment that a file belongs to; None if it is the whole bundle's."""
+    if name in _SHARED:
+        return None
+    found = _PREFIX.match(name)
+    return found[0] if found else ""
+
+
+def next_prefix(generation: str, is_first: bool) -> str:
+    """How the names of a new segment's files begin: those of the first one plainly, of others with their generation."""
+    return "" if is_first else f"s{generation.removeprefix('gen-')}-"
+
+
+# ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(new: bundle.Writer, prefix: str, planes: int, width: int, blocks: Iterable[Block]) -> int:
+    """Write a segment from its passages and codes, block by block; the number of its rows.
+
+    THE place where a segment's files are written: whatever more a segment is to have comes from the same blocks.
+    """
+    fields = columns.ColumnsOut()
+    with ExitStack() as arrays:
+        names = [SIGNS, MAGNITUDES][:planes]
+        outs = [arrays.enter_context(new.array(prefix + name, np.dtype(np.uint8), (width,))) for name in names]
+
+        def written() -> Iterator[Passage]:
+            row = 0
+            for block in blocks:
+                for out, codes in zip(outs, block.codes, strict=True):
+                    out.append(codes)
+                for passage in block.passages:
+                    if passage.meta:
+                        fields.add(row, passage.meta)
+                    row += 1
+                    yield passage
+
+        rows = passages.write(written(), new, prefix)
+    if fields:
+        fields.write(new, prefix, rows)
+    return rows
+
+
+def copied(opened: bundle.Opened, segment: Segment, without: Numbers) -> Iterator[Block]:
+    """The passages and codes of a segment, but for the rows `without` (int64, ascending), to be written into another.
+
+    Bytes are verified as they are read.
+    """
+    texts = Passages(opened, segment.prefix)
+    views = [opened.view(segment.prefix + name) for name in [SIGNS, MAGNITUDES][: opened.info["planes"]]]
+    live = np.ones(segment.rows, np.bool_)
+    live[without] = False
+    for first in range(0, segment.rows, BLOCK_ROWS):
+        rows = np.flatnonzero(live[first : first + BLOCK_ROWS]) + first
+        for view in views:
+            view.require_rows(rows)
+        yield Block(texts.fetch(rows), [view.array[rows] for view in views])
+
+
+# ── Opening ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Contents:
+    """The segments of an opened bundle: `segments`, `deleted` (of each, int64), `rows`, and their passages."""
+
+    def __init__(self, opened: bundle.Opened) -> None:
+        """Codes are not touched."""
+        self.opened = opened
+        self.segments = listed(opened)
+        for each in self.segments:
+            if each.kind != KIND:
+                raise UnsupportedFormat(f"{opened.path} is of kind {each.kind!r}: a newer bpr may know it")
+        self.deleted = [deleted(opened, segment) for segment in self.segments]
+        self.rows = Rows([segment.rows for segment in self.segments], self.deleted)
+        self.texts = [Passages(opened, segment.prefix) for segment in self.segments]
+        self.columns = [_columns(opened, segment) for segment in self.segments]
+        sizes = [segment.rows for segment in self.segments]
+        if len(self.rows) != opened.info["rows"] or [len(texts) for texts in self.texts] != sizes:
+            raise _odd(opened, "has segments of other sizes than its manifest says")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one segment from which nothing is deleted."""
+        return len(self.segments) == 1 and not len(self.deleted[0])
+
+    @property
+    def passages(self) -> Passages:
+        """The texts of all rows that are left."""
+        return self.texts[0] if self.is_whole else SegmentedPassages(self.texts, self.rows)
+
+    def places(self, outside_ids: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Where the passages with these ids lie: number of the segment and row in it. None where there is none."""
+        return _places(self.texts, self.rows, outside_ids)
+
+    def index(self) -> ScanIndex | SegmentedIndex:
+        """What finds and scores the rows that are left: one index, or one made of the segments' own."""
+        parts = [_index(self.opened, segment) for segment in self.segments]
+        return parts[0] if self.is_whole else SegmentedIndex(parts, self.deleted)
+
+    def fulfilling(self, condition: Condition) -> RowMask:
+        """The rows whose metadata fulfil the condition; InvalidInput where it asks for what no passage has."""
+        columns.check(condition, [each for each in self.columns if each is not None])
+        found = [
+            _everywhere(segment.rows, matches(condition, {})) if fields is None else fields.rows(condition)
+            for segment, fields in zip(self.segments, self.columns, strict=True)
+        ]
+        if self.is_whole:
+            return found[0]
+        left = [np.delete(np.asarray(mask), gone) for mask, gone in zip(found, self.deleted, strict=True)]
+        return RowMask.of(np.concatenate(left))
+
+
+class SegmentedPassages(Passages):
+    """The passages of several segments as one."""
+
+    def __init__(self, parts: Sequence[Passages], rows: Rows) -> None:
+        """Reads nothing."""
+        self._parts = tuple(parts)
+        self._numbers = rows
+        self._rows = len(rows)
+
+    def find_all(self, outside_ids: Sequence[str]) -> list[int | None]:
+        """The row of the passage with each of these ids, or None."""
+        places = _places(self._parts, self._numbers, outside_ids)
+        return [None if each is None else int(self._numbers.outside(each[0], np.array(each[1]))) for each in places]
+
+    def fetch(self, rows: NDArray[np.int64]) -> list[Passage]:
+        """The passages of rows that are there."""
+        found: list[Any] = [None] * len(rows)
+        for part, places, inside in self._numbers.by_part(rows):
+            for place, passage in zip(places.tolist(), self._parts[part].fetch(inside), strict=True):
+                found[place] = passage
+        return found
+
+
+def _places(texts: Sequence[Passages], rows: Rows, outside_ids: Sequence[str]) -> list[tuple[int, int] | None]:
+    places: list[tuple[int, int] | None] = [None] * len(outside_ids)
+    wanted = list(range(len(outside_ids)))
+    for part in reversed(range(len(texts))):  # the newest first; what is deleted there may live in an older one
+        found = texts[part].find_all([outside_ids[at] for at in wanted])
+        for at, row in zip(wanted, found, strict=True):
+            if row is not None and not rows.is_deleted(part, row):
+                places[at] = part, row
+        wanted = [at for at in wanted if places[at] is None]
+    return places
+
+
+def _columns(opened: bundle.Opened, segment: Segment) -> columns.Columns | None:
+    """The metadata of a segment's passages; None where none has any, or the bundle is of a time before filters."""
+    if not columns.stored(opened, segment.prefix):
+        return None
+    found = columns.Columns(opened, segment.prefix)
+    if len(found) != segment.rows:
+        raise _odd(opened, f"has metadata of {len(found)} rows for {segment.rows} passages")
+    return found
+
+
+def _everywhere(rows: int, value: bool) -> RowMask:
+    return ~RowMask.none(rows) if value else RowMask.none(rows)
+
+
+def _index(opened: bundle.Opened, segment: Segment) -> ScanIndex:
+    """THE place where a segment's index is opened."""
+    signs = opened.array(segment.prefix + SIGNS)
+    if len(signs) != segment.rows:
+        raise _odd(opened, f"has {len(signs)} codes for {segment.rows} passages")
+    if opened.info["planes"] == 1:
+        return ScanIndex(signs)
+    view = opened.view(segment.prefix + MAGNITUDES)
+    view.advise_random()  # candidates are scattered: reading ahead would fetch what nobody asked for
+
+    def touch(rows: NDArray[np.int64] | None) -> None:
+        if rows is None:
+            view.require_all()
+        else:
+            view.require_rows(rows)
+
+    low, high = opened.info["levels"]
+    return ScanIndex(signs, view.array, (low, high), touch)
+
+
+def _ascending(rows: Numbers, size: int) -> bool:
+    inside = not len(rows) or (int(rows[0]) >= 0 and int(rows[-1]) < size)
+    return inside and bool((np.diff(rows) > 0).all())
+
+
+def _odd(opened: bundle.Opened, what: str) -> CorruptBundle:
+    return CorruptBundle(f"{opened.path} {what}; restore the bundle from a copy or build it again")
