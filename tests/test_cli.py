@@ -7,8 +7,8 @@ import json
 import os
 import pty
 import re
-import shlex
 import select
+import shlex
 import shutil
 import signal
 import subprocess
