@@ -1,6 +1,8 @@
 // The only file that knows Python: checks dtype, shape, contiguity and bounds, releases the GIL, calls. No algorithm.
 #include "bert.h"
+#include "duplicates.h"
 #include "hamming.h"
+#include "lookup.h"
 #include "rerank.h"
 #include "rotate.h"
 #include "scan.h"
@@ -273,6 +275,71 @@ auto multiply(const CodesArray& rows, const WeightsArray& weights, int most) {
     return out.array();
 }
 
+// ── hash tables ──
+
+using KeyBitsArray = nb::ndarray<const std::uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using TableArray = nb::ndarray<const std::uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void check_key_bits(const KeyBitsArray& bits, const bpr::Codes& codes) {
+    require(bits.shape(1) >= 1 && bits.shape(1) <= bpr::kMaxKeyBits, "a table must be over 1 to 24 bits");
+    require(codes.rows < (std::size_t{1} << 32), "tables hold fewer than 2^32 rows");
+    for (std::size_t i = 0; i < bits.size(); ++i) require(bits.data()[i] < codes.bytes * 8, "a table is over a bit that codes do not have");
+}
+
+auto build_tables(const CodesArray& codes, const KeyBitsArray& bits, unsigned threads, double seconds, std::optional<Flag> cancel) {
+    const bpr::Codes all = view(codes);
+    check_key_bits(bits, all);
+    Owned<std::uint32_t> starts(bits.shape(0), (std::size_t{1} << bits.shape(1)) + 1), rows(bits.shape(0), all.rows);
+    Call call(seconds, cancel, threads);
+    call.run([&] { bpr::build_tables(all, bits.data(), bits.shape(0), bits.shape(1), call.threads, call.stop, starts.data.get(), rows.data.get()); });
+    return nb::make_tuple(starts.array(), rows.array());
+}
+
+// costs: of a probe, of a row in a list, of a row compared, of a scan for one question. Results: rows, distances, then for each question
+// probes, visited rows and whether it was scanned, and whether the tables are corrupt.
+auto lookup(const CodesArray& codes, const KeyBitsArray& bits, const TableArray& starts, const TableArray& table_rows, const CodesArray& questions,
+            std::size_t l, const std::vector<double>& costs, unsigned workers, unsigned threads, std::optional<BitsArray> mask, double seconds,
+            std::optional<Flag> cancel) {
+    const bpr::Codes all = view(codes), asked = view(questions);
+    require(asked.bytes == all.bytes, "questions and codes differ in width");
+    check_key_bits(bits, all);
+    require(bits.shape(0) >= 1, "at least one table is needed");
+    require(starts.shape(0) == bits.shape(0) && starts.shape(1) == (std::size_t{1} << bits.shape(1)) + 1, "starts must have 2^bits + 1 entries a table");
+    require(table_rows.shape(0) == bits.shape(0) && table_rows.shape(1) == all.rows, "every table must hold every row");
+    require(costs.size() == 4 && costs[0] > 0 && costs[1] > 0 && costs[2] > 0 && costs[3] >= 0, "costs must be four positive numbers");
+    const bpr::Tables tables{bits.data(), starts.data(), table_rows.data(), bits.shape(0), bits.shape(1)};
+    const bpr::Mask live = live_rows(mask, all.rows);
+    l = std::min(l, live.live);
+    Owned<std::int64_t> rows(asked.rows, l), efforts(3, asked.rows);
+    Owned<std::int32_t> distances(asked.rows, l);
+    std::vector<bpr::Effort> made(asked.rows, {0, 0, bpr::Outcome::found});
+    Call call(seconds, cancel, threads);
+    require(workers >= 1 && workers <= threads, "workers must be 1 to threads");
+    call.run([&] {
+        if (l > 0)
+            bpr::lookup(all, tables, asked, l, live, {costs[0], costs[1], costs[2], costs[3]}, workers, call.threads, call.stop, rows.data.get(),
+                        distances.data.get(), made.data());
+    });
+    bool corrupt = false;
+    for (std::size_t j = 0; j < asked.rows; ++j) {
+        efforts.data[j] = made[j].probes;
+        efforts.data[asked.rows + j] = made[j].visited;
+        efforts.data[2 * asked.rows + j] = made[j].outcome == bpr::Outcome::fell_back;
+        corrupt = corrupt || made[j].outcome == bpr::Outcome::corrupt;
+    }
+    return nb::make_tuple(rows.array(), distances.array(), efforts.array(), corrupt);
+}
+
+auto duplicates(const CodesArray& codes, std::size_t radius, unsigned threads, std::optional<BitsArray> mask, double seconds, std::optional<Flag> cancel) {
+    const bpr::Codes all = view(codes);
+    require(all.rows < (std::size_t{1} << 32), "duplicates are sought among fewer than 2^32 rows");
+    const bpr::Mask live = live_rows(mask, all.rows);
+    Owned<std::int64_t> groups(1, all.rows);
+    Call call(seconds, cancel, threads);
+    call.run([&] { bpr::duplicates(all, radius, live, call.threads, call.stop, groups.data.get()); });
+    return groups.array();
+}
+
 std::vector<std::string> levels() {
     std::vector<std::string> names;
     for (const bpr::Kernels* k : bpr::supported_levels()) names.emplace_back(k->name);
@@ -294,6 +361,11 @@ NB_MODULE(_native, m) {
           "questions"_a.noconvert(), "k"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
     m.def("mark_rows", &mark_rows<std::uint32_t>, "bits"_a.noconvert(), "rows"_a.noconvert(), "limit"_a, "toggle"_a);
     m.def("mark_rows", &mark_rows<std::uint64_t>, "bits"_a.noconvert(), "rows"_a.noconvert(), "limit"_a, "toggle"_a);
+    m.def("build_tables", &build_tables, "codes"_a.noconvert(), "bits"_a.noconvert(), "threads"_a, "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("lookup", &lookup, "codes"_a.noconvert(), "bits"_a.noconvert(), "starts"_a.noconvert(), "rows"_a.noconvert(), "questions"_a.noconvert(),
+          "l"_a, "costs"_a, "workers"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("duplicates", &duplicates, "codes"_a.noconvert(), "radius"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a,
+          "cancel"_a.noconvert().none());
     m.def("rotate", &rotate, "vectors"_a.noconvert(), "panels"_a.noconvert(), "threads"_a);
     m.def("read_all", &read_all, "codes"_a.noconvert(), "threads"_a);
     m.def("has_fast_bert", [] { return bpr::supported_levels().back()->bert != &bpr::kBertPortable; });

@@ -4,7 +4,9 @@
 //   harness bert                 the encoder alone; its time for a text of 17 and of 140 tokens at every level
 //   harness bench ROWS BYTES     time per question and level, beside a plain read of the same bytes; and of the rerank
 #include "bert.h"
+#include "duplicates.h"
 #include "hamming.h"
+#include "lookup.h"
 #include "rerank.h"
 #include "scan.h"
 
@@ -74,6 +76,45 @@ void check_scan(const Case& c, const std::vector<std::uint8_t>& codes, const std
     }
 }
 
+// Hash tables over the first bits, asked until all is known; and with a scan so cheap that some questions are given up.
+void check_lookup(const Case& c, const std::vector<std::uint8_t>& codes, const std::vector<std::uint8_t>& questions, const Mask& mask) {
+    const std::size_t l = std::min(c.l, mask.live), width = std::min<std::size_t>(c.bytes * 8, 9), count = std::min<std::size_t>(c.bytes * 8 / width, 20);
+    if (l == 0) return;
+    std::vector<std::uint16_t> bits(count * width);
+    for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<std::uint16_t>(i);
+    std::vector<std::uint32_t> starts(count * ((std::size_t{1} << width) + 1)), sorted(count * c.rows);
+    std::vector<std::int64_t> rows(c.questions * l);
+    std::vector<std::int32_t> found(c.questions * l);
+    std::vector<Effort> efforts(c.questions);
+    Stop stop = never();
+    const Codes all{codes.data(), c.rows, c.bytes}, asked{questions.data(), c.questions, c.bytes};
+    build_tables(all, bits.data(), count, width, c.threads, stop, starts.data(), sorted.data());
+    for (const double scan_cost : {1e100, 3e4}) {
+        lookup(all, {bits.data(), starts.data(), sorted.data(), count, width}, asked, l, mask, {10, 2, 13, scan_cost}, c.threads, c.threads, stop,
+               rows.data(), found.data(), efforts.data());
+        for (std::size_t j = 0; j < c.questions; ++j) {
+            if (efforts[j].outcome == Outcome::corrupt || (scan_cost > 1e99 && efforts[j].outcome != Outcome::found)) fail(c, "a look-up did not end");
+            const auto expected = naive(c, codes.data(), questions.data() + j * c.bytes, mask.bits);
+            for (std::size_t i = 0; i < l; ++i)
+                if (rows[j * l + i] != expected[i].second || found[j * l + i] != expected[i].first) fail(c, "a look-up found something else");
+        }
+    }
+}
+
+// The second half of the rows are copies of the first: with a radius of 0 each has its own for a group.
+void check_duplicates(const Case& c, const std::vector<std::uint8_t>& codes) {
+    std::vector<std::int64_t> groups(c.rows), wider(c.rows);
+    Stop stop = never();
+    const Codes all{codes.data(), c.rows, c.bytes};
+    duplicates(all, 0, {nullptr, c.rows}, c.threads, stop, groups.data());
+    duplicates(all, c.bytes / 4 + 1, {nullptr, c.rows}, c.threads, stop, wider.data());
+    for (std::size_t row = 0; row < c.rows; ++row) {
+        const auto first = static_cast<std::size_t>(groups[row]);
+        if (first > row || std::memcmp(codes.data() + first * c.bytes, codes.data() + row * c.bytes, c.bytes) != 0) fail(c, "different codes in one group");
+        if (wider[row] > groups[row] || wider[row] != wider[first]) fail(c, "a wider radius parts a group");
+    }
+}
+
 float exact_score(const Case& c, const Planes& p, const float* question, std::int64_t row, double& size) {
     double sum = 0;
     size = 0;
@@ -123,6 +164,8 @@ std::uint64_t check(const Case& c) {
     std::size_t live = 0;
     for (const auto b : mask) live += static_cast<std::size_t>(std::popcount(b));
     check_scan(c, codes, questions, c.masked ? Mask{mask.data(), live} : Mask{nullptr, c.rows});
+    check_lookup(c, codes, questions, c.masked ? Mask{mask.data(), live} : Mask{nullptr, c.rows});
+    check_duplicates(c, codes);
     if (c.rows * c.bytes > 80'000) return 0;    // the definition is slow
     const auto magnitudes = random_bytes(c.rows * c.bytes);
     return check_scores(c, codes, magnitudes, false) ^ check_scores(c, codes, magnitudes, true) << 1;

@@ -32,6 +32,7 @@ LAZY = {
     "Answer": "bpr.records",
     "Cancel": "bpr.kernels",
     "Encoder": "bpr.encoder",
+    "HashIndex": "bpr.index.hash",
     "Hit": "bpr.records",
     "Hits": "bpr.records",
     "Passage": "bpr.records",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .codes import pack_magnitudes as pack_magnitudes
     from .codes import unpack as unpack
     from .encoder import Encoder as Encoder
+    from .index import HashIndex as HashIndex
     from .index import ScanIndex as ScanIndex
     from .kernels import Cancel as Cancel
     from .live import add as add
@@ -59,6 +60,7 @@ _HOMES = {
     "Answer": "records",
     "Cancel": "kernels",
     "Encoder": "encoder",
+    "HashIndex": "index",
     "Hit": "records",
     "Hits": "records",
     "Passage": "records",
@@ -88,6 +90,7 @@ __all__ = [
     "DeadlineExceeded",
     "EmptyBundle",
     "Encoder",
+    "HashIndex",
     "Hit",
     "Hits",
     "InvalidInput",

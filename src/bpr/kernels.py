@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .codes import Codes, Mask, Questions, RowMask
-from .errors import Cancelled, DeadlineExceeded, InvalidInput
+from .errors import Cancelled, CorruptBundle, DeadlineExceeded, InvalidInput
 
 NO_LEVELS = (1.0, 1.0)
 _MOST_THREADS = 1024
@@ -153,6 +153,53 @@ def mark_rows(mask: RowMask, rows: NDArray[Any], *, toggle: bool = False) -> Non
     """Put rows into a mask, in place; toggle: those that are in it already go out. rows: uint32[m] or uint64[m]."""
     with _explained:
         native().mark_rows(mask.bits, rows, mask.rows, toggle)
+
+
+# ── hash tables (index/hash.py) ──
+
+
+def build_tables(
+    codes: Codes, bits: NDArray[np.uint16], *, limits: Limits = NO_LIMITS
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Rows sorted by some of their bits, for each table: bits uint16[m, s] → starts uint32[m, 2^s + 1], rows [m, n]."""
+    with _explained:
+        starts, rows = native().build_tables(codes, bits, limits.thread_count(), limits.seconds(), limits.flag())
+    return starts, rows
+
+
+def lookup(
+    codes: Codes,
+    tables: tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint32]],
+    questions: Codes,
+    l: int,
+    costs: list[float],
+    workers: int,
+    *,
+    mask: Mask | None = None,
+    limits: Limits = NO_LIMITS,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """As `scan`, by tables (bits, starts, rows) where that is cheaper; and int64[3, q]: probes, visited, scanned.
+
+    costs: nanoseconds of a probe, of a row in a list, of a row compared, of a scan for one question. workers: threads
+    for the look-ups; a scan has all.
+    """
+    with _explained:
+        live = _bits(mask, len(codes))
+        threads, seconds, flag = limits.thread_count(), limits.seconds(), limits.flag()
+        rows, far, effort, corrupt = native().lookup(
+            codes, *tables, questions, _count("l", l), costs, workers, threads, live, seconds, flag
+        )
+    if corrupt:
+        raise CorruptBundle("the hash tables are not those of these codes, or damaged: build them again")
+    return rows, far, effort
+
+
+def duplicates(codes: Codes, radius: int, *, mask: Mask | None = None, limits: Limits = NO_LIMITS) -> NDArray[np.int64]:
+    """The lowest row that each row is joined with, by steps of at most `radius` bits: int64[n]."""
+    with _explained:
+        live = _bits(mask, len(codes))
+        (groups,) = native().duplicates(codes, radius, limits.thread_count(), live, limits.seconds(), limits.flag())
+    return np.asarray(groups, np.int64)
 
 
 def rotate(
