@@ -1,5 +1,6 @@
 // The only file that knows Python: checks dtype, shape, contiguity and bounds, releases the GIL, calls. No algorithm.
 #include "bert.h"
+#include "cells.h"
 #include "duplicates.h"
 #include "hamming.h"
 #include "lookup.h"
@@ -33,6 +34,7 @@ using PanelsArray = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::devi
 using WeightsArray = nb::ndarray<const std::int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using IdsArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using RowsArray = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using PlacesArray = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using BitsArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using WritableBits = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flag = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -84,8 +86,11 @@ bool rows_are_inside(const RowsArray& rows, std::size_t limit, bpr::Stop& stop) 
     return true;
 }
 
-bpr::Planes planes_of(const CodesArray& codes, const std::optional<CodesArray>& magnitudes, std::pair<float, float> levels) {
+bpr::Planes planes_of(const CodesArray& codes, const std::optional<CodesArray>& magnitudes, std::pair<float, float> levels,
+                      const std::optional<PlacesArray>& positions) {
     bpr::Planes planes{view(codes), nullptr, {levels.first, levels.second}};
+    require(!positions || positions->shape(0) == codes.shape(0), "one position a row is needed");    // what they say is checked on use
+    if (positions) planes.positions = positions->data();
     if (!magnitudes) return planes;
     require(magnitudes->shape(0) == codes.shape(0) && magnitudes->shape(1) == codes.shape(1), "magnitudes must have the shape of the codes");
     require(std::isfinite(levels.first) && std::isfinite(levels.second), "levels must be finite");
@@ -164,8 +169,8 @@ auto distances(const CodesArray& codes, const CodesArray& questions, const RowsA
 }
 
 auto rerank(const CodesArray& codes, std::optional<CodesArray> magnitudes, std::pair<float, float> levels, const FloatsArray& questions,
-            const RowsArray& rows, std::size_t k, unsigned threads, double seconds, std::optional<Flag> cancel) {
-    const bpr::Planes planes = planes_of(codes, magnitudes, levels);
+            const RowsArray& rows, std::size_t k, unsigned threads, double seconds, std::optional<Flag> cancel, std::optional<PlacesArray> positions) {
+    const bpr::Planes planes = planes_of(codes, magnitudes, levels, positions);
     const bpr::FloatQuestions asked = questions_of(questions, planes);
     require(rows.shape(0) == asked.count, "one list of rows a question is needed");
     k = std::min(k, rows.shape(1));
@@ -181,8 +186,8 @@ auto rerank(const CodesArray& codes, std::optional<CodesArray> magnitudes, std::
 
 auto scan_scores(const CodesArray& codes, std::optional<CodesArray> magnitudes, std::pair<float, float> levels,
                  const FloatsArray& questions, std::size_t k, unsigned threads, std::optional<BitsArray> mask, double seconds,
-                 std::optional<Flag> cancel) {
-    const bpr::Planes planes = planes_of(codes, magnitudes, levels);
+                 std::optional<Flag> cancel, std::optional<PlacesArray> positions) {
+    const bpr::Planes planes = planes_of(codes, magnitudes, levels, positions);
     const bpr::FloatQuestions asked = questions_of(questions, planes);
     const bpr::Mask live = live_rows(mask, planes.signs.rows);
     k = std::min(k, live.live);
@@ -203,6 +208,64 @@ void mark_rows(const WritableBits& bits, const nb::ndarray<const Row, nb::ndim<1
         inside = bpr::mark_rows(rows.data(), rows.shape(0), limit, toggle, bits.data());
     }
     require(inside, "a row number is outside the index");
+}
+
+bpr::Centroids centroids_of(const WeightsArray& centroids, const bpr::Codes& codes) {
+    require(centroids.shape(1) == codes.bytes * 8, "centroids and codes differ in width");
+    require(centroids.shape(0) < (std::size_t{1} << 32), "too many cells");
+    return {centroids.data(), centroids.shape(0), centroids.shape(1)};
+}
+
+// Cells that cover [0, rows) one after the other.
+void check_starts(const IdsArray& starts, std::size_t rows) {
+    bool holds = starts.shape(0) >= 1 && starts.data()[0] == 0 && starts.data()[starts.shape(0) - 1] == static_cast<std::int64_t>(rows);
+    for (std::size_t i = 1; i < starts.shape(0); ++i) holds &= starts.data()[i - 1] <= starts.data()[i];
+    require(holds, "the starts of cells must ascend from 0 to the number of rows");
+}
+
+auto probe(const CodesArray& codes, const PlacesArray& rows, const IdsArray& starts, const WeightsArray& centroids, const CodesArray& questions,
+           const FloatsArray& vectors, std::size_t l, double share, unsigned threads, std::optional<BitsArray> mask, double seconds,
+           std::optional<Flag> cancel) {
+    const bpr::Codes all = view(codes), asked = view(questions);
+    require(asked.bytes == all.bytes, "questions and codes differ in width");
+    require(vectors.shape(0) == asked.rows, "one vector a question is needed");
+    require(share > 0 && share <= 1, "a share must be more than 0 and at most 1");
+    const bpr::FloatQuestions floats = questions_of(vectors, {all, nullptr, {}});
+    require(rows.shape(0) == all.rows, "one row a position is needed");    // what they say is checked on use
+    require(starts.shape(0) == centroids.shape(0) + 1, "one start a cell, and the end, are needed");
+    check_starts(starts, all.rows);
+    const bpr::Cells cells{all, rows.data(), starts.data(), centroids_of(centroids, all)};
+    const bpr::Mask live = live_rows(mask, all.rows);
+    l = std::min(l, live.live);
+    Owned<std::int64_t> found(asked.rows, l), visited(asked.rows, 1);
+    Owned<std::int32_t> distances(asked.rows, l);
+    Call call(seconds, cancel, threads);
+    call.run([&] {
+        bpr::probe(cells, {asked, floats.data}, l, share, live, call.threads, call.stop, found.data.get(), distances.data.get(), visited.data.get());
+    });
+    return nb::make_tuple(found.array(), distances.array(), visited.array());
+}
+
+auto assign(const CodesArray& codes, const WeightsArray& centroids, std::size_t shortlist, unsigned threads) {
+    const bpr::Codes all = view(codes);
+    const bpr::Centroids middles = centroids_of(centroids, all);
+    require(middles.count >= 1 && shortlist >= 1, "there must be a cell to choose");
+    Owned<std::uint32_t> cells(all.rows, 1);
+    Owned<std::int32_t> fits(all.rows, 1);
+    Call call(-1, std::nullopt, threads);
+    call.run([&] { bpr::assign(all, middles, shortlist, call.threads, call.stop, cells.data.get(), fits.data.get()); });
+    return nb::make_tuple(cells.array(), fits.array());
+}
+
+auto count_ones(const CodesArray& codes, const PlacesArray& order, const IdsArray& starts, unsigned threads) {
+    const bpr::Codes all = view(codes);
+    check_starts(starts, order.shape(0));
+    for (std::size_t i = 0; i < order.shape(0); ++i) require(order.data()[i] < all.rows, "a row number is outside the codes");
+    const std::size_t cells = starts.shape(0) - 1;
+    Owned<std::int32_t> ones(cells, all.bytes * 8);
+    Call call(-1, std::nullopt, threads);
+    call.run([&] { bpr::count_ones(all, order.data(), starts.data(), cells, call.threads, call.stop, ones.data.get()); });
+    return ones.array();
 }
 
 auto rotate(const FloatsArray& vectors, const PanelsArray& panels, unsigned threads) {
@@ -356,9 +419,14 @@ NB_MODULE(_native, m) {
     m.def("distances", &distances, "codes"_a.noconvert(), "questions"_a.noconvert(), "rows"_a.noconvert(), "threads"_a, "seconds"_a,
           "cancel"_a.noconvert().none());
     m.def("rerank", &rerank, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a, "questions"_a.noconvert(),
-          "rows"_a.noconvert(), "k"_a, "threads"_a, "seconds"_a, "cancel"_a.noconvert().none());
+          "rows"_a.noconvert(), "k"_a, "threads"_a, "seconds"_a, "cancel"_a.noconvert().none(), "positions"_a.noconvert() = nb::none());
     m.def("scan_scores", &scan_scores, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a,
-          "questions"_a.noconvert(), "k"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
+          "questions"_a.noconvert(), "k"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none(),
+          "positions"_a.noconvert() = nb::none());
+    m.def("probe", &probe, "codes"_a.noconvert(), "rows"_a.noconvert(), "starts"_a.noconvert(), "centroids"_a.noconvert(), "questions"_a.noconvert(),
+          "vectors"_a.noconvert(), "l"_a, "share"_a, "threads"_a, "mask"_a.noconvert().none(), "seconds"_a, "cancel"_a.noconvert().none());
+    m.def("assign", &assign, "codes"_a.noconvert(), "centroids"_a.noconvert(), "shortlist"_a, "threads"_a);
+    m.def("count_ones", &count_ones, "codes"_a.noconvert(), "order"_a.noconvert(), "starts"_a.noconvert(), "threads"_a);
     m.def("mark_rows", &mark_rows<std::uint32_t>, "bits"_a.noconvert(), "rows"_a.noconvert(), "limit"_a, "toggle"_a);
     m.def("mark_rows", &mark_rows<std::uint64_t>, "bits"_a.noconvert(), "rows"_a.noconvert(), "limit"_a, "toggle"_a);
     m.def("build_tables", &build_tables, "codes"_a.noconvert(), "bits"_a.noconvert(), "threads"_a, "seconds"_a, "cancel"_a.noconvert().none());

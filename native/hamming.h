@@ -1,5 +1,5 @@
-// What an instruction set must provide: the two inner loops of the Hamming scan and the one of the rerank, behind one table of
-// function pointers.
+// What an instruction set must provide: the two inner loops of the Hamming scan, the one of the rerank and the one over the
+// centroids of cells, behind one table of function pointers.
 //
 // Contract, the same at every level:
 //   * a code is `bytes` bytes (1..512), row-major, no padding, any alignment; nothing outside [codes, codes + rows * bytes) is read;
@@ -96,6 +96,9 @@ struct Kernels {
     // scores[i] = score of row rows[i], for i < count.
     void (*row_scores)(const Shares& shares, const std::int64_t* rows, std::size_t count, float* scores);
 
+    // out[r] = product of row r of `count` centroids with the question, `width` (a multiple of 8) dimensions; no sum overflows.
+    void (*products)(const std::int8_t* rows, std::size_t count, std::size_t width, const std::int16_t* question, std::int32_t* out);
+
     const BertKernels* bert;    // the loops of the encoder (bert.h)
 
     std::size_t tile_scratch_bytes(const Shape& shape) const;
@@ -105,6 +108,12 @@ struct Kernels {
 void row_scores_portable(const Shares& shares, const std::int64_t* rows, std::size_t count, float* scores);
 #if defined(BPR_X86)
 void row_scores_avx2(const Shares& shares, const std::int64_t* rows, std::size_t count, float* scores);
+#endif
+
+// The loop over the centroids of cells.
+void products_portable(const std::int8_t* rows, std::size_t count, std::size_t width, const std::int16_t* question, std::int32_t* out);
+#if defined(BPR_X86)
+void products_avx2(const std::int8_t* rows, std::size_t count, std::size_t width, const std::int16_t* question, std::int32_t* out);
 #endif
 
 extern const Kernels kPortable;

@@ -127,6 +127,6 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
 
 }  // namespace
 
-const Kernels kAvx2 = {"avx2", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_avx2, &kBertAvx2};
+const Kernels kAvx2 = {"avx2", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_avx2, products_avx2, &kBertAvx2};
 
 }  // namespace bpr

@@ -59,6 +59,6 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
 
 }  // namespace
 
-const Kernels kNeon = {"neon", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_portable, &kBertPortable};
+const Kernels kNeon = {"neon", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_portable, products_portable, &kBertPortable};
 
 }  // namespace bpr

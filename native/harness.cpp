@@ -1,9 +1,11 @@
 // The kernel without Python, for machines where only this can run (an emulated ARM, a borrowed AVX-512 one, valgrind):
 //   harness                      every level = a naive count and a float64 sum, over widths, rows, l, threads and masks;
+//                                cells that are all visited = the same count, and codes in the cells of their nearest centroids;
 //                                the encoder's products = naive ones, and its vectors the same bits at every level
 //   harness bert                 the encoder alone; its time for a text of 17 and of 140 tokens at every level
 //   harness bench ROWS BYTES     time per question and level, beside a plain read of the same bytes; and of the rerank
 #include "bert.h"
+#include "cells.h"
 #include "duplicates.h"
 #include "hamming.h"
 #include "lookup.h"
@@ -115,6 +117,45 @@ void check_duplicates(const Case& c, const std::vector<std::uint8_t>& codes) {
     }
 }
 
+// Random cells, all visited: the same rows and distances. And every code to its nearest centroid, where all are on the shortlist.
+void check_cells(const Case& c, const std::vector<std::uint8_t>& codes, const std::vector<std::uint8_t>& questions, const Mask& mask) {
+    const std::size_t l = std::min(c.l, mask.live), bits = c.bytes * 8, count = 1 + random_bits() % 9;
+    std::vector<std::vector<std::uint32_t>> members(count);
+    for (std::size_t row = 0; row < c.rows; ++row) members[random_bits() % count].push_back(static_cast<std::uint32_t>(row));
+    std::vector<std::uint8_t> laid_out;
+    std::vector<std::uint32_t> order, nearest(c.rows);
+    std::vector<std::int64_t> starts{0}, rows(c.questions * l + 1), visited(c.questions);
+    for (const auto& cell : members) {
+        for (const std::uint32_t row : cell) laid_out.insert(laid_out.end(), codes.begin() + row * c.bytes, codes.begin() + (row + 1) * c.bytes);
+        order.insert(order.end(), cell.begin(), cell.end());
+        starts.push_back(static_cast<std::int64_t>(order.size()));
+    }
+    std::vector<std::int8_t> centroids(count * bits);
+    for (auto& x : centroids) x = static_cast<std::int8_t>(random_bits());
+    std::vector<float> vectors(c.questions * bits);
+    for (auto& x : vectors) x = static_cast<float>(random_bits() % 2001) / 1000 - 1;
+    std::vector<std::int32_t> found(c.questions * l + 1), fits(c.rows);
+    Stop stop = never();
+    const Codes asked{questions.data(), c.questions, c.bytes};
+    probe({{laid_out.data(), c.rows, c.bytes}, order.data(), starts.data(), {centroids.data(), count, bits}}, {asked, vectors.data()}, l, 1, mask, c.threads,
+          stop, rows.data(), found.data(), visited.data());
+    for (std::size_t j = 0; j < c.questions; ++j) {
+        const auto expected = naive(c, codes.data(), questions.data() + j * c.bytes, mask.bits);
+        for (std::size_t i = 0; i < l; ++i)
+            if (rows[j * l + i] != expected[i].second || found[j * l + i] != expected[i].first) fail(c, "cells and scan differ");
+    }
+    assign({codes.data(), c.rows, c.bytes}, {centroids.data(), count, bits}, count, c.threads, stop, nearest.data(), fits.data());
+    for (std::size_t row = 0; row < c.rows; ++row) {
+        std::vector<std::int64_t> fit(count, 0);
+        for (std::size_t i = 0; i < count * bits; ++i) {
+            const int value = centroids[i], sign = codes[row * c.bytes + i % bits / 8] >> (7 - i % 8) & 1 ? 1 : -1;
+            fit[i / bits] += 2 * 127 * value * sign - value * value;
+        }
+        const auto best = std::max_element(fit.begin(), fit.end());
+        if (best - fit.begin() != nearest[row] || *best != fits[row]) fail(c, "a code is in a wrong cell");
+    }
+}
+
 float exact_score(const Case& c, const Planes& p, const float* question, std::int64_t row, double& size) {
     double sum = 0;
     size = 0;
@@ -167,6 +208,7 @@ std::uint64_t check(const Case& c) {
     check_lookup(c, codes, questions, c.masked ? Mask{mask.data(), live} : Mask{nullptr, c.rows});
     check_duplicates(c, codes);
     if (c.rows * c.bytes > 80'000) return 0;    // the definition is slow
+    check_cells(c, codes, questions, c.masked ? Mask{mask.data(), live} : Mask{nullptr, c.rows});
     const auto magnitudes = random_bytes(c.rows * c.bytes);
     return check_scores(c, codes, magnitudes, false) ^ check_scores(c, codes, magnitudes, true) << 1;
 }

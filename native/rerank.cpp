@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
@@ -103,6 +104,18 @@ void write(const std::vector<Scored>& best, std::int64_t* rows, float* scores) {
     }
 }
 
+// Where the codes of rows stand. All are asked for before the first is needed, as in fetch().
+const std::int64_t* positions_of(const Planes& planes, const std::int64_t* rows, std::size_t count, std::vector<std::int64_t>& memory) {
+    if (planes.positions == nullptr) return rows;
+    memory.resize(count);
+    for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(planes.positions + rows[i]);
+    for (std::size_t i = 0; i < count; ++i) {
+        memory[i] = planes.positions[rows[i]];
+        if (static_cast<std::size_t>(memory[i]) >= planes.signs.rows) throw std::invalid_argument("a position is outside the index");
+    }
+    return memory.data();
+}
+
 // The scores of one question's candidates. False: told to stop.
 bool score_rows(const Planes& planes, const float* question, const std::int64_t* rows, std::size_t count, Stop& stop, float* scores) {
     if (planes.magnitudes != nullptr) fetch_if_on_disk(planes, rows, count);
@@ -126,9 +139,11 @@ void rerank(const Planes& planes, const FloatQuestions& questions, const std::in
     // One question's candidates are some 50 µs of work: not worth waking a thread, so threads share questions only.
     run_parallel(static_cast<unsigned>(std::min<std::size_t>(threads, questions.count)), [&](unsigned) {
         std::vector<float> all(l);
+        std::vector<std::int64_t> memory;
         std::vector<Scored> best;
         for (std::size_t j; (j = next++) < questions.count;) {
-            if (!score_rows(planes, questions.data + j * bits, rows_in + j * l, l, stop, all.data())) return;
+            const std::int64_t* const positions = positions_of(planes, rows_in + j * l, l, memory);
+            if (!score_rows(planes, questions.data + j * bits, positions, l, stop, all.data())) return;
             first_cut(all.data(), rows_in + j * l, l, k, best);
             keep_best(best, k);
             write(best, rows + j * k, scores + j * k);
@@ -139,15 +154,17 @@ void rerank(const Planes& planes, const FloatQuestions& questions, const std::in
 namespace {
 
 // Scores rows, ascending, kGroup at a time.
-void score_tile(const Planes& planes, const Table& table, const std::vector<std::int64_t>& rows, Best& best) {
+void score_tile(const Planes& planes, const Table& table, const std::vector<std::int64_t>& rows, std::vector<std::int64_t>& memory, Best& best) {
     float scores[kGroup];
     for (std::size_t first = 0; first < rows.size(); first += kGroup) {
         const std::size_t count = std::min(kGroup, rows.size() - first);
-        if (rows[first + count - 1] - rows[first] >= static_cast<std::int64_t>(2 * count)) {    // far between: no prefetcher sees them coming
-            fetch(planes.signs.data, planes.signs.bytes, rows.data() + first, count);
-            if (planes.magnitudes != nullptr) fetch(planes.magnitudes, planes.signs.bytes, rows.data() + first, count);
+        const std::int64_t* places = positions_of(planes, rows.data() + first, count, memory);
+        const bool scattered = planes.positions != nullptr || rows[first + count - 1] - rows[first] >= static_cast<std::int64_t>(2 * count);
+        if (scattered) {    // no prefetcher sees them coming
+            fetch(planes.signs.data, planes.signs.bytes, places, count);
+            if (planes.magnitudes != nullptr) fetch(planes.magnitudes, planes.signs.bytes, places, count);
         }
-        table.score(rows.data() + first, count, scores);
+        table.score(places, count, scores);
         for (std::size_t i = 0; i < count; ++i) best.add(scores[i], rows[first + i]);
     }
 }
@@ -160,9 +177,9 @@ void scan_batch(const Planes& planes, const FloatQuestions& questions, std::size
     std::vector<std::vector<Best>> best(threads, std::vector<Best>(questions.count, Best(k)));
     std::atomic<std::size_t> next{0};
     run_parallel(threads, [&](unsigned thread) {
-        std::vector<std::int64_t> live;    // of one tile, or of several where few rows are live
+        std::vector<std::int64_t> memory, live;    // live: of one tile, or of several where few rows are live
         const auto score = [&] {
-            for (std::size_t j = 0; j < questions.count && !stop.now(); ++j) score_tile(planes, tables[j], live, best[thread][j]);
+            for (std::size_t j = 0; j < questions.count && !stop.now(); ++j) score_tile(planes, tables[j], live, memory, best[thread][j]);
             live.clear();
         };
         for (std::size_t first; (first = next++ * kTileRows) < planes.signs.rows && !stop.now();) {

@@ -11,6 +11,7 @@ struct Planes {
     Codes signs;
     const std::uint8_t* magnitudes;    // [rows, bytes] like the signs, or nullptr
     float levels[2];
+    const std::uint32_t* positions = nullptr;    // [rows], where each row's codes stand (cells.h); nullptr: in the order of rows
 };
 
 struct FloatQuestions {
@@ -18,7 +19,8 @@ struct FloatQuestions {
     std::size_t count;
 };
 
-// For each question the best k of its candidate rows by (score descending, row). rows_in: [questions, l]; k <= l.
+// For each question the best k of its candidate rows by (score descending, row). rows_in: [questions, l]; k <= l. Throws
+// std::invalid_argument where a position is outside the planes.
 void rerank(const Planes& planes, const FloatQuestions& questions, const std::int64_t* rows_in, std::size_t l, std::size_t k,
             unsigned threads, Stop& stop, std::int64_t* rows, float* scores);
 

@@ -105,8 +105,12 @@ def rerank(
     k: int,
     *,
     limits: Limits = NO_LIMITS,
+    positions: NDArray[np.uint32] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The k best of each question's rows by (⟨e_q, code⟩ descending, row); rows: int64[q, m]."""
+    """The k best of each question's rows by (⟨e_q, code⟩ descending, row); rows: int64[q, m].
+
+    positions: uint32[n], where the codes of each row stand; None: in the order of rows.
+    """
     with _explained:
         best, scores = native().rerank(
             codes,
@@ -118,6 +122,7 @@ def rerank(
             limits.thread_count(),
             limits.seconds(),
             limits.flag(),
+            positions,
         )
     return best, scores
 
@@ -131,6 +136,7 @@ def scan_scores(
     *,
     mask: Mask | None = None,
     limits: Limits = NO_LIMITS,
+    positions: NDArray[np.uint32] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The k best of all live rows by (⟨e_q, code⟩ descending, row): no candidates, every row is scored."""
     with _explained:
@@ -145,6 +151,7 @@ def scan_scores(
             live,
             limits.seconds(),
             limits.flag(),
+            positions,
         )
     return best, scores
 
@@ -200,6 +207,58 @@ def duplicates(codes: Codes, radius: int, *, mask: Mask | None = None, limits: L
         live = _bits(mask, len(codes))
         (groups,) = native().duplicates(codes, radius, limits.thread_count(), live, limits.seconds(), limits.flag())
     return np.asarray(groups, np.int64)
+
+
+# ── cells (index/cells.py) ──
+
+
+def probe(
+    codes: Codes,
+    layout: tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int8]],
+    questions: Questions,
+    l: int,
+    share: float,
+    *,
+    mask: Mask | None = None,
+    limits: Limits = NO_LIMITS,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """The l nearest live rows by (distance, row) of the best cells, about a `share` of all: int64, int32[q, l].
+
+    codes: in the order of cells. layout: their rows uint32[n], the starts of cells int64[cells + 1] and the centroids
+    int8[cells, bits]. Third: how many codes were looked at, int64[q].
+    """
+    with _explained:
+        rows, far, visited = native().probe(
+            codes,
+            *layout,
+            questions.codes,
+            questions.vectors,
+            _count("l", l),
+            share,
+            limits.thread_count(),
+            _bits(mask, len(codes)),
+            limits.seconds(),
+            limits.flag(),
+        )
+    return rows, far, visited[:, 0]
+
+
+def assign(
+    codes: Codes, centroids: NDArray[np.int8], shortlist: int, *, limits: Limits = NO_LIMITS
+) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+    """The nearest centroid of each code, of those nearest as bits, and how well it fits: uint32[n], int32[n]."""
+    with _explained:
+        cells, fits = native().assign(codes, centroids, shortlist, limits.thread_count())
+    return cells[:, 0], fits[:, 0]
+
+
+def count_ones(
+    codes: Codes, order: NDArray[np.uint32], starts: NDArray[np.int64], *, limits: Limits = NO_LIMITS
+) -> NDArray[np.int32]:
+    """How many codes of each cell have each bit: int32[cells, bits]; order: the rows of codes, cell by cell."""
+    with _explained:
+        ones: NDArray[np.int32] = native().count_ones(codes, order, starts, limits.thread_count())
+    return ones
 
 
 def rotate(

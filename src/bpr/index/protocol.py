@@ -23,15 +23,16 @@ from ..records import Hits
 class Planes:
     """The bits of all passages: signs (Hamming distance and score) and perhaps magnitudes (score only).
 
-    signs, magnitudes: uint8[n, bits/8], arrays or memory maps, never copied. `touch` is called with the rows
-    (int64[q, m]) whose magnitudes are about to be read, or None for all: a bundle checks there what it has not checked
-    yet.
+    signs, magnitudes: uint8[n, bits/8], arrays or memory maps, never copied. positions: uint32[n], where the codes of
+    each row stand; None: in the order of rows. `touch` is called with the positions (int64[q, m]) whose magnitudes are
+    about to be read, or None for all: a bundle checks there what it has not checked yet.
     """
 
     signs: Codes
     magnitudes: Codes | None = None
     levels: tuple[float, float] | None = None
     touch: Callable[[NDArray[np.int64] | None], None] | None = None
+    positions: NDArray[np.uint32] | None = None
 
     @classmethod
     def of(
@@ -40,19 +41,22 @@ class Planes:
         magnitudes: ArrayLike | None,
         levels: tuple[float, float] | None,
         touch: Callable[[NDArray[np.int64] | None], None] | None = None,
+        positions: NDArray[np.uint32] | None = None,
     ) -> Planes:
         """The same, checked."""
         signs = checked_codes(codes)
+        if positions is not None and positions.shape != (len(signs),):
+            raise InvalidInput(f"{len(signs)} codes need as many positions, not {positions.shape}")
         if (magnitudes is None) != (levels is None):
             raise InvalidInput(
                 "magnitudes and levels come together: levels=(0.4528, 1.5104) are those of bpr.pack_magnitudes"
             )
         if magnitudes is None or levels is None:
-            return cls(signs)
+            return cls(signs, positions=positions)
         large = checked_codes(magnitudes)
         if large.shape != signs.shape:
             raise InvalidInput(f"magnitudes {large.shape} and codes {signs.shape} differ in shape")
-        return cls(signs, large, checked_levels(levels), touch)
+        return cls(signs, large, checked_levels(levels), touch, positions)
 
     @property
     def bits(self) -> int:
@@ -67,25 +71,28 @@ class Planes:
     def about_to_read(self, rows: NDArray[np.int64] | None) -> None:
         """Say which rows' magnitudes will be read next (None: all)."""
         if self.touch is not None:
-            self.touch(rows)
+            by_row = rows is None or self.positions is None
+            self.touch(rows if by_row else self.positions[rows].astype(np.int64))  # type: ignore[index]
 
     def take(self, rows: NDArray[np.int64]) -> Planes:
         """These rows alone, copied in the order given: int64[m]."""
+        places = rows if self.positions is None else self.positions[rows]
         if self.magnitudes is None:
-            return Planes(self.signs[rows])
+            return Planes(self.signs[places])
         self.about_to_read(rows)
-        return Planes(self.signs[rows], self.magnitudes[rows], self.levels)
+        return Planes(self.signs[places], self.magnitudes[places], self.levels)
 
     def rerank(self, questions: Questions, rows: NDArray[np.int64], k: int, limits: Limits) -> Hits:
         """The k best of each question's rows (int64[q, m]) by (⟨e_q, code⟩ descending, row)."""
         self.about_to_read(rows)
-        return Hits(*kernels.rerank(self.signs, self.magnitudes, self.levels, questions, rows, k, limits=limits))
+        how: dict[str, Any] = {"limits": limits, "positions": self.positions}
+        return Hits(*kernels.rerank(self.signs, self.magnitudes, self.levels, questions, rows, k, **how))
 
     def score_all(self, questions: Questions, k: int, mask: Mask | None, limits: Limits) -> Hits:
         """The k best of all rows that the mask lets through, by (⟨e_q, code⟩ descending, row)."""
         self.about_to_read(None)
-        found = kernels.scan_scores(self.signs, self.magnitudes, self.levels, questions, k, mask=mask, limits=limits)
-        return Hits(*found)
+        how: dict[str, Any] = {"mask": mask, "limits": limits, "positions": self.positions}
+        return Hits(*kernels.scan_scores(self.signs, self.magnitudes, self.levels, questions, k, **how))
 
 
 class Index(Protocol):
