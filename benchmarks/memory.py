@@ -19,8 +19,9 @@ import numpy as np
 from bpr import bundle, kernels, passages
 from bpr.bench import Data
 from bpr.codes import LEVELS, Questions
+from bpr.kinds import MAGNITUDES, SIGNS
 from bpr.records import Passage
-from bpr.segments import MAGNITUDES, MEAN, SCALES, SIGNS
+from bpr.segments import MEAN, SCALES
 from common import Figure, save
 
 MB = 1_000_000

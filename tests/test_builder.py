@@ -24,7 +24,8 @@ from bpr.builder import build, load_transform, load_vectors
 from bpr.codes import BLOCK_ROWS, LARGE, LEVELS, pack, pack_largest, pack_magnitudes
 from bpr.encoder import Encoder
 from bpr.errors import InvalidInput, MissingBundle, StorageError
-from bpr.segments import MAGNITUDES, ROTATION, SIGNS
+from bpr.kinds import MAGNITUDES, SIGNS
+from bpr.segments import ROTATION
 from bpr.transform import Transform
 from tiny_models import BITS, WORDS, make_model
 

@@ -22,8 +22,8 @@ import typer
 
 import bpr
 from bpr import bundle, cli, documents, kernels, terminal
+from bpr.kinds import SIGNS
 from bpr.records import Hit
-from bpr.segments import SIGNS
 from tiny_models import make_model
 
 ROWS, DIMENSIONS = 300, 64

@@ -19,7 +19,7 @@ from bpr.codes import pack
 from bpr.encoder import Encoder
 from bpr.errors import CorruptBundle, EmptyBundle, InvalidInput, MissingBundle, ModelMismatch
 from bpr.index import ScanIndex, SegmentedIndex
-from bpr.segments import SIGNS
+from bpr.kinds import SIGNS
 from tiny_models import make_model
 
 DIM = 32
@@ -136,7 +136,7 @@ def test_a_generator_and_a_file_can_be_added(path: Path, tmp_path: Path) -> None
 def test_progress_is_told(path: Path) -> None:
     told: list[str] = []
     bpr.add(path, passages(50), vectors=VECTORS[:1], progress=lambda what, done, total: told.append(what))
-    assert list(dict.fromkeys(told)) == ["reading passages", "publishing"]
+    assert list(dict.fromkeys(told)) == ["reading passages", "merging", "publishing"]
     told.clear()
     bpr.delete(path, "p50")
     bpr.compact(path, progress=lambda what, done, total: told.append((what, done, total)))

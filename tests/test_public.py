@@ -32,6 +32,7 @@ LAZY = {
     "Answer": "bpr.records",
     "Cancel": "bpr.kernels",
     "Encoder": "bpr.encoder",
+    "CellIndex": "bpr.index.cells",
     "HashIndex": "bpr.index.hash",
     "Hit": "bpr.records",
     "Hits": "bpr.records",
@@ -49,6 +50,7 @@ LAZY = {
     "pack": "bpr.codes",
     "pack_magnitudes": "bpr.codes",
     "search": "bpr.stages",
+    "tune": "bpr.tuning",
     "unpack": "bpr.codes",
 }
 

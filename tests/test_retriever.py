@@ -24,7 +24,7 @@ from bpr.errors import (
     ModelMismatch,
 )
 from bpr.kernels import Cancel
-from bpr.segments import MAGNITUDES, SIGNS
+from bpr.kinds import MAGNITUDES, SIGNS
 from bpr.transform import Transform
 from tiny_models import make_model
 

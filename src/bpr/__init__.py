@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .codes import pack_magnitudes as pack_magnitudes
     from .codes import unpack as unpack
     from .encoder import Encoder as Encoder
+    from .index import CellIndex as CellIndex
     from .index import HashIndex as HashIndex
     from .index import ScanIndex as ScanIndex
     from .kernels import Cancel as Cancel
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .retriever import open as open
     from .stages import search as search
     from .transform import Transform as Transform
+    from .tuning import tune as tune
 
 from .errors import (
     BprError,
@@ -59,6 +61,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Answer": "records",
     "Cancel": "kernels",
+    "CellIndex": "index",
     "Encoder": "encoder",
     "HashIndex": "index",
     "Hit": "records",
@@ -77,6 +80,7 @@ _HOMES = {
     "pack": "codes",
     "pack_magnitudes": "codes",
     "search": "stages",
+    "tune": "tuning",
     "unpack": "codes",
 }
 
@@ -86,6 +90,7 @@ __all__ = [
     "BundleLocked",
     "Cancel",
     "Cancelled",
+    "CellIndex",
     "CorruptBundle",
     "DeadlineExceeded",
     "EmptyBundle",
@@ -114,6 +119,7 @@ __all__ = [
     "pack",
     "pack_magnitudes",
     "search",
+    "tune",
     "unpack",
 ]
 

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .builder import Progress
 from .errors import InvalidInput
 from .evaluation import Values, exact_match, f1
 from .questions import Question
 from .reader import Found, Reader
-from .records import Hit, Passage
+from .records import Hit, Passage, Progress
 from .retriever import Retriever
 from .spans import Calibration, Doubles, Flags, auroc, calibration_error, coverage, features, fitted, sigmoid
 

@@ -33,18 +33,17 @@ from .codes import (
 from .disk import storage_error
 from .encoder import Encoder, Encodes
 from .errors import BprError, InvalidInput, ModelMismatch
+from .kinds import Kind, Plan
 from .model import Model
 from .parts import Parts
-from .records import Passage
-from .segments import KIND, MEAN, ROTATION, SCALES, Block, Segment
+from .records import Passage, Progress
+from .segments import MEAN, ROTATION, SCALES, Block, Segment
 from .textfiles import file_type
 from .transform import Transform
 
 PART_ROWS = 4096  # passages whose codes are kept together; after a kill at most so many are encoded again
 
 Source: TypeAlias = str | Path | Iterable[Passage | Mapping[str, Any]]
-# Called with what is being done, how much of it is done, and how much there is (None: not known).
-Progress: TypeAlias = Callable[[str, int, int | None], None]
 
 
 def build(
@@ -52,6 +51,7 @@ def build(
     path: str | Path,
     *,
     model: str | Path | Encodes = "mini",
+    kind: Kind = "scan",
     vectors: ArrayLike | str | Path | None = None,
     planes: int | None = None,
     center: bool = False,
@@ -65,6 +65,8 @@ def build(
 
     source: a TSV, JSONL or BEIR file, a folder or file of documents (cut into passages of 100 words), or an iterable of
     dicts. model: a model folder, "mini" (the one that ships with bpr) or an opened encoder; the bundle remembers it.
+    kind: of the index. "scan" compares every code; "cells" the few per cent around the question, for millions of
+    passages (`bpr tune` sets how many); "hash" gives the scan's results, faster for near duplicates alone.
 
     vectors: float16/32/64[n, dimensions], an array or the path of an .npy file, which is read block by block; the i-th
     is the i-th passage's. Only with vectors: planes: 1 keeps signs (the paper's, the default), 2 also a magnitude bit,
@@ -75,53 +77,63 @@ def build(
     encoded already is kept in `path`.parts until then: the same call after a kill goes on where it was (an iterable:
     if it yields the same passages again).
     """
-    say = progress or (lambda what, done, total: None)
+    say, plan = progress or (lambda what, done, total: None), Plan(kind)
     if vectors is None:
         if planes is not None or center or rotate or bits is not None:
             raise InvalidInput("planes, center, rotate and bits are for vectors of yours; a model has settled them")
         encoder = Encoder.open(model) if isinstance(model, str | Path) else model
-        return _build_from_text(source, Path(path), encoder, threads, say)
+        return _build_from_text(source, Path(path), encoder, plan, threads, say)
     if planes not in (None, 1, 2):
         raise InvalidInput(f"planes must be 1 or 2, not {planes}")
     floats = load_vectors(vectors)
     transform = _transform(floats, planes or 1, center, rotate, bits, seed)
     with bundle.create(path) as new:
         found = with_vectors(passages.read(source), floats, transform, planes or 1, (source, vectors), say)
-        rows = _write(new, source, planes or 1, transform, found)
+        written = _write(new, source, plan, planes or 1, transform, found, say)
         say("publishing", 0, None)
-        segments.publish(new, _info(transform, planes or 1, center), [Segment("", rows, KIND)], 0)
-    return rows
+        segments.publish(new, {**_info(transform, planes or 1, center), **plan.to_info()}, [written], 0)
+    return written.rows
 
 
 # ── From text ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _build_from_text(source: Source, path: Path, encoder: Encodes, threads: int | None, say: Progress) -> int:
+def _build_from_text(
+    source: Source, path: Path, encoder: Encodes, plan: Plan, threads: int | None, say: Progress
+) -> int:
     model = encoder.model
     parts = Parts(path)
     with bundle.create(path) as new:
         total = _count(source, say)
         transform = Transform.identity(model.bits)
         found = encoded(read(source), encoder, threads, parts, total, say)
-        rows = _write(new, source, model.planes, transform, found)
+        written = _write(new, source, plan, model.planes, transform, found, say)
         say("publishing", 0, None)
-        info = {**_info(transform, model.planes, False), **_model_info(encoder, path)}
-        segments.publish(new, info, [Segment("", rows, KIND)], 0)
+        info = {**_info(transform, model.planes, False), **_model_info(encoder, path), **plan.to_info()}
+        segments.publish(new, info, [written], 0)
     parts.remove()
-    return rows
+    return written.rows
 
 
-def _write(new: bundle.Writer, source: Source, planes: int, transform: Transform, found: Iterable[Block]) -> int:
+def _write(
+    new: bundle.Writer,
+    source: Source,
+    plan: Plan,
+    planes: int,
+    transform: Transform,
+    found: Iterable[Block],
+    say: Progress,
+) -> Segment:
     """The files of a bundle of one segment."""
     try:
-        rows = segments.write(new, "", planes, len(transform.scales) // 8, found)
+        written = segments.write(new, "", plan, planes, len(transform.scales) // 8, found, say)
     except passages.DuplicateId as error:
         raise located(error, source) from None
     new.save(MEAN, transform.mean)
     new.save(SCALES, transform.scales)
     if transform.rotation is not None:
         new.save(ROTATION, transform.rotation)
-    return rows
+    return written
 
 
 def located(error: passages.DuplicateId, source: Source) -> passages.DuplicateId:
@@ -324,7 +336,6 @@ def with_vectors(
 
 def _info(transform: Transform, planes: int, center: bool) -> dict[str, Any]:
     return {
-        "kind": KIND,
         "bits": len(transform.scales),
         "dimensions": len(transform.mean),
         "planes": planes,

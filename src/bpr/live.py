@@ -19,15 +19,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import builder, bundle, passages, segments
-from .builder import Progress, Source
+from .builder import Source
 from .disk import Disk, OutputFile
 from .encoder import Encodes
 from .errors import InvalidInput
+from .index import Cells
 from .index.rows import Numbers
+from .kinds import INDEX_FILES, Plan
 from .parts import Parts
 from .passages import DuplicateId
-from .records import Passage
-from .segments import DELETED, KIND, Block, Contents, Segment
+from .records import Passage, Progress
+from .segments import DELETED, Block, Contents, Segment
 
 SMALL_ROWS = 4096  # a last segment of so few rows is merged with whatever is added
 SMALLER = 2  # and one that is less than so many times as large as what is added
@@ -71,7 +73,7 @@ def add(
         deleted = _deleted(held, gone)
         merged = _merged([each.rows - len(rows) for each, rows in zip(held.segments, deleted, strict=True)], count)
         try:
-            added = _write(held, new, deleted, merged, coder(_unspooled(spool.path), count))
+            added = _write(held, new, deleted, merged, coder(_unspooled(spool.path), count), say)
         except DuplicateId as error:
             carried = _live(held, deleted, merged)
             first, second = (row - carried for row in error.rows)
@@ -119,10 +121,47 @@ def compact(path: str | Path, *, progress: Progress | None = None, disk: Disk | 
         rows = len(held.rows)
         if rows and not (held.is_whole and held.segments[0].prefix == ""):
             merged = len(held.segments)
-            segment = _write(held, new, held.deleted, merged, iter(()), lambda done: say("merging", done, rows))
+            segment = _write(held, new, held.deleted, merged, iter(()), say)
             say("publishing", 0, None)
             _publish(held, new, held.deleted, merged, segment)
     return rows
+
+
+def reindex(
+    path: str | Path,
+    plan: Plan,
+    *,
+    candidates: int | None = None,
+    layout: Cells | None = None,
+    progress: Progress | None = None,
+    disk: Disk | None = None,
+) -> int:
+    """Give the bundle at `path` another index, and make it one segment; returns the number of its passages.
+
+    Where it is one segment already, only its codes are written again. candidates: how many are reranked from now on.
+    layout: the cells of its rows, if they are known.
+    """
+    say = progress or (lambda what, done, total: None)
+    with bundle.update(path, disk=disk) as (old, new):
+        held = Contents(old)
+        info = {**{name: value for name, value in old.info.items() if name != "index"}, **plan.to_info()}
+        if candidates is not None:
+            info["candidates"] = candidates
+        if held.is_whole:
+            if layout is not None and len(layout.rows) != held.segments[0].rows:
+                raise InvalidInput(f"{path} has changed meanwhile: tune it again")
+            segment = segments.reindexed(old, new, held.segments[0], plan, say, layout)
+            for name in old.manifest.files:
+                if name.removeprefix(segment.prefix) not in INDEX_FILES:
+                    new.keep(name)
+        else:
+            segment = _write(held, new, held.deleted, len(held.segments), iter(()), say, plan)
+            for name in old.manifest.files:
+                if segments.owner(name) is None:
+                    new.keep(name)
+        say("publishing", 0, None)
+        segments.publish(new, info, [segment], 0)
+    return segment.rows
 
 
 # ── What is added ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,10 +265,11 @@ def _write(
     deleted: Sequence[Numbers],
     merged: int,
     more: Iterator[Block],
-    tell: Callable[[int], None] = lambda done: None,
+    say: Progress,
+    plan: Plan | None = None,
 ) -> Segment:
     """A new segment of what is left of the last `merged` ones and of what is added."""
-    first = len(held.segments) - merged
+    first, total = len(held.segments) - merged, _live(held, deleted, merged)
 
     def carried() -> Iterator[Block]:
         done = 0
@@ -237,13 +277,14 @@ def _write(
             for block in segments.copied(held.opened, segment, rows):
                 yield block
                 done += len(block.passages)
-                tell(done)
+                say("merging", done, total)
 
     is_first = not any(_stays(held, deleted, merged))
     prefix = segments.next_prefix(new.generation_path.name, is_first)
     info = held.opened.info
-    rows = segments.write(new, prefix, info["planes"], info["bits"] // 8, chain(carried(), more))
-    return Segment(prefix, rows, KIND)
+    # What is added later is scanned: the bundle's own index is made of the first segment, which is nearly all of it.
+    chosen = (plan or Plan.of(info)) if is_first else Plan()
+    return segments.write(new, prefix, chosen, info["planes"], info["bits"] // 8, chain(carried(), more), say)
 
 
 def _stays(held: Contents, deleted: Sequence[Numbers], merged: int) -> Iterator[tuple[Segment, Numbers]]:

@@ -98,3 +98,21 @@ def points(places: Mapping[str, tuple[float, float]], bold: Collection[str], acr
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize="small")
     return _files(figure)
+
+
+def recall_against_time(
+    curves: Mapping[str, Sequence[tuple[float, float]]], chosen: tuple[float, float], target: float
+) -> dict[str, bytes]:
+    """What settings of an index find over what they take, by file type. curves: (milliseconds, recall) by name."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, curve in curves.items():
+        axes.plot(*zip(*curve, strict=True), "o-", label=name)
+    axes.plot(*chosen, "o", markersize=14, fillstyle="none", color="black", label="chosen")
+    axes.axhline(target, linestyle=":", color="gray")
+    axes.set(xscale="log", xlabel="one question, ms", ylabel="recall of the best 20")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    return _files(figure)

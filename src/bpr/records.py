@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+# Told what is being done, how much of it is done, and how much there is (None: not known).
+Progress: TypeAlias = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ from .codes import Mask, Questions, RowMask, as_array
 from .encoder import Encodes, checked_texts
 from .errors import EmptyBundle, InvalidInput, ModelMismatch
 from .filters import Condition, Where, parse
-from .index import ScanIndex, SegmentedIndex
+from .index import CellIndex, SegmentedIndex
 from .kernels import Cancel
+from .kinds import Plan, SegmentIndex
 from .passages import Passages
 from .reader import Reader, has_reader
 from .records import Answer, Hit, Hits, Passage
@@ -81,7 +82,7 @@ class Snapshot:
     info: dict[str, Any]
     contents: Contents
     passages: Passages
-    index: ScanIndex | SegmentedIndex
+    index: SegmentIndex | SegmentedIndex
     transform: Transform
     candidates: int
     found: dict[Condition, RowMask] = field(default_factory=dict)  # what filters keep, of the last few
@@ -96,6 +97,15 @@ class Snapshot:
         default = CANDIDATES if info["planes"] == 1 else TWO_PLANE_CANDIDATES
         wanted = info.get("candidates") or default
         return cls(opened, info, found, found.passages, found.index(), load_transform(opened), wanted)
+
+    def index_for(self, probes: float | None, target_recall: float | None) -> SegmentIndex | SegmentedIndex:
+        """The index, looking at more or fewer of the codes than the bundle says; an exact one stays what it is."""
+        if probes is None and target_recall is None:
+            return self.index
+        if probes is not None and target_recall is not None:
+            raise InvalidInput("probes and target_recall say the same in two ways: give one of them")
+        share = probes if probes is not None else Plan.of(self.info).probes_for(target_recall or 0.0)
+        return self.index.with_probes(share) if isinstance(self.index, CellIndex | SegmentedIndex) else self.index
 
     def mask(self, where: Where | None, mask: Mask | None) -> Mask | None:
         """The rows that a filter and a mask both let through."""
@@ -136,7 +146,7 @@ class Retriever:
         return self._snapshot.info
 
     @property
-    def index(self) -> ScanIndex | SegmentedIndex:
+    def index(self) -> SegmentIndex | SegmentedIndex:
         """The codes."""
         return self._snapshot.index
 
@@ -308,6 +318,8 @@ class Retriever:
         rerank: bool = True,
         where: Where | None = None,
         mask: Mask | None = None,
+        probes: float | None = None,
+        target_recall: float | None = None,
         threads: int | None = None,
         deadline: float | None = None,
         cancel: Cancel | None = None,
@@ -317,10 +329,12 @@ class Retriever:
 
         vectors: float[q, dimensions]. candidates: how many are reranked (default: this bundle's; at least k), "all":
         every passage is scored. where: only passages whose metadata fulfil it, {"year": {">=": 2010}, "lang": "en"}
-        (docs/filters.md). The rest is as for `bpr.search`.
+        (docs/filters.md). probes: the share of the codes that an index of cells looks at, or target_recall: as many as
+        `bpr tune` found that recall to take (default: the bundle's own). The rest is as for `bpr.search`.
         """
         how: dict[str, Any] = {"mask": mask, "threads": threads, "deadline": deadline, "cancel": cancel, "lap": lap}
-        return self._rank(self._snapshot, vectors, k=k, candidates=candidates, rerank=rerank, where=where, **how)
+        how |= {"where": where, "probes": probes, "target_recall": target_recall}
+        return self._rank(self._snapshot, vectors, k=k, candidates=candidates, rerank=rerank, **how)
 
     def _rank(
         self,
@@ -331,12 +345,15 @@ class Retriever:
         rerank: bool = True,
         where: Where | None = None,
         mask: Mask | None = None,
+        probes: float | None = None,
+        target_recall: float | None = None,
         **how: Any,
     ) -> Hits:
         default = self._candidates or snapshot.candidates
         wanted = None if candidates == "all" else max(default, k) if candidates is None else candidates
         asked, left = snapshot.transform.questions(vectors), snapshot.mask(where, mask)
-        return search(snapshot.index, asked, k, wanted, rerank, mask=left, **how)
+        index = snapshot.index_for(probes, target_recall)
+        return search(index, asked, k, wanted, rerank, mask=left, **how)
 
     def questions(self, vectors: ArrayLike) -> Questions:
         """Question vectors as this bundle's index needs them: centred, rotated and scaled as its passages were."""

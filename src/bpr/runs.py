@@ -26,14 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import __version__, evaluation
-from .builder import Progress
 from .codes import Floats
 from .disk import OutputFile, replacing, storage_error
 from .errors import InvalidInput
 from .evaluation import DEPTH, AnswerFinder, Ranks, Values
 from .layouts import list_of, string_of
 from .questions import Question
-from .records import Hit
+from .records import Hit, Progress
 from .retriever import Retriever
 
 TOP = (1, 5, 20, 100)  # k, where nobody says which

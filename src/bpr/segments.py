@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import bundle, columns, passages
+from . import bundle, columns, kinds, passages
 from .codes import BLOCK_ROWS, Codes, RowMask
 from .errors import CorruptBundle, UnsupportedFormat
 from .filters import Condition, matches
-from .index import ScanIndex, SegmentedIndex
+from .index import Cells, SegmentedIndex
 from .index.rows import Numbers, Rows
+from .kinds import KINDS, Plan, PlanesOut, SegmentIndex
 from .passages import Passages
-from .records import Passage
+from .records import Passage, Progress
 
-# What the files of a segment are called, behind its prefix; those of its passages stand in passages.py.
-SIGNS, MAGNITUDES, DELETED = "signs.npy", "magnitudes.npy", "deleted.npy"
-KIND = "scan"  # of a segment's index; the only one so far
+# A segment's file, behind its prefix, that neither kinds.py nor passages.py nor columns/ knows.
+DELETED = "deleted.npy"
 # The files of the whole bundle: how vectors become codes.
 MEAN, ROTATION, SCALES = "mean.npy", "rotation.npy", "scales.npy"
 _SHARED = frozenset({MEAN, ROTATION, SCALES})
@@ -42,6 +41,10 @@ class Segment:
     prefix: str
     rows: int
     kind: str
+
+
+def _mute(what: str, done: int, total: int | None) -> None:
+    pass
 
 
 class Block(NamedTuple):
@@ -79,8 +82,8 @@ def publish(new: bundle.Writer, info: Mapping[str, Any], segments: Sequence[Segm
     """Make the new generation the bundle. info: all but what is said of segments here."""
     rest = {key: value for key, value in info.items() if key != "segments"}
     rows = sum(segment.rows for segment in segments) - deleted_rows
-    # Read as a whole by every search; the rest only where candidates stand.
-    resident = [segment.prefix + SIGNS for segment in segments]
+    # Read anywhere by every search; the rest only where candidates stand.
+    resident = [name for segment in segments for name in kinds.resident(segment.kind, segment.prefix)]
     facts = {**rest, "rows": rows, "resident": resident}
     if [segment.prefix for segment in segments] == [""] and not deleted_rows:
         new.publish(facts)  # as it was built; every bpr can read it
@@ -105,21 +108,20 @@ def next_prefix(generation: str, is_first: bool) -> str:
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write(new: bundle.Writer, prefix: str, planes: int, width: int, blocks: Iterable[Block]) -> int:
-    """Write a segment from its passages and codes, block by block; the number of its rows.
+def write(
+    new: bundle.Writer, prefix: str, plan: Plan, planes: int, width: int, blocks: Iterable[Block], say: Progress = _mute
+) -> Segment:
+    """Write a segment from its passages and codes, block by block.
 
     THE place where a segment's files are written: whatever more a segment is to have comes from the same blocks.
     """
     fields = columns.ColumnsOut()
-    with ExitStack() as arrays:
-        names = [SIGNS, MAGNITUDES][:planes]
-        outs = [arrays.enter_context(new.array(prefix + name, np.dtype(np.uint8), (width,))) for name in names]
+    with PlanesOut(new, prefix, plan, planes, width, say) as codes:
 
         def written() -> Iterator[Passage]:
             row = 0
             for block in blocks:
-                for out, codes in zip(outs, block.codes, strict=True):
-                    out.append(codes)
+                codes.append(block.codes)
                 for passage in block.passages:
                     if passage.meta:
                         fields.add(row, passage.meta)
@@ -129,7 +131,7 @@ def write(new: bundle.Writer, prefix: str, planes: int, width: int, blocks: Iter
         rows = passages.write(written(), new, prefix)
     if fields:
         fields.write(new, prefix, rows)
-    return rows
+    return Segment(prefix, rows, plan.kind)
 
 
 def copied(opened: bundle.Opened, segment: Segment, without: Numbers) -> Iterator[Block]:
@@ -138,14 +140,26 @@ def copied(opened: bundle.Opened, segment: Segment, without: Numbers) -> Iterato
     Bytes are verified as they are read.
     """
     texts = Passages(opened, segment.prefix)
-    views = [opened.view(segment.prefix + name) for name in [SIGNS, MAGNITUDES][: opened.info["planes"]]]
-    live = np.ones(segment.rows, np.bool_)
-    live[without] = False
-    for first in range(0, segment.rows, BLOCK_ROWS):
-        rows = np.flatnonzero(live[first : first + BLOCK_ROWS]) + first
-        for view in views:
-            view.require_rows(rows)
-        yield Block(texts.fetch(rows), [view.array[rows] for view in views])
+    for rows, codes in _codes(opened, segment, without):
+        yield Block(texts.fetch(rows), codes)
+
+
+def reindexed(
+    opened: bundle.Opened, new: bundle.Writer, segment: Segment, plan: Plan, say: Progress, layout: Cells | None
+) -> Segment:
+    """Keep a segment's passages, and write its codes again as another index."""
+    info = opened.info
+    with PlanesOut(new, segment.prefix, plan, info["planes"], info["bits"] // 8, say, layout) as out:
+        for _, codes in _codes(opened, segment, np.empty(0, np.int64)):
+            out.append(codes)
+    return Segment(segment.prefix, segment.rows, plan.kind)
+
+
+def _codes(opened: bundle.Opened, segment: Segment, without: Numbers) -> Iterator[tuple[Numbers, list[Codes]]]:
+    """The rows of a segment that are left, and their codes, block by block."""
+    index = kinds.open_index(opened, segment.prefix, segment.kind, segment.rows)
+    left = np.delete(np.arange(segment.rows), without)
+    return kinds.by_row(index, left, BLOCK_ROWS)
 
 
 # ── Opening ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +173,7 @@ class Contents:
         self.opened = opened
         self.segments = listed(opened)
         for each in self.segments:
-            if each.kind != KIND:
+            if each.kind not in KINDS:
                 raise UnsupportedFormat(f"{opened.path} is of kind {each.kind!r}: a newer bpr may know it")
         self.deleted = [deleted(opened, segment) for segment in self.segments]
         self.rows = Rows([segment.rows for segment in self.segments], self.deleted)
@@ -183,9 +197,9 @@ class Contents:
         """Where the passages with these ids lie: number of the segment and row in it. None where there is none."""
         return _places(self.texts, self.rows, outside_ids)
 
-    def index(self) -> ScanIndex | SegmentedIndex:
+    def index(self) -> SegmentIndex | SegmentedIndex:
         """What finds and scores the rows that are left: one index, or one made of the segments' own."""
-        parts = [_index(self.opened, segment) for segment in self.segments]
+        parts = [kinds.open_index(self.opened, each.prefix, each.kind, each.rows) for each in self.segments]
         return parts[0] if self.is_whole else SegmentedIndex(parts, self.deleted)
 
     def fulfilling(self, condition: Condition) -> RowMask:
@@ -248,26 +262,6 @@ def _columns(opened: bundle.Opened, segment: Segment) -> columns.Columns | None:
 
 def _everywhere(rows: int, value: bool) -> RowMask:
     return ~RowMask.none(rows) if value else RowMask.none(rows)
-
-
-def _index(opened: bundle.Opened, segment: Segment) -> ScanIndex:
-    """THE place where a segment's index is opened."""
-    signs = opened.array(segment.prefix + SIGNS)
-    if len(signs) != segment.rows:
-        raise _odd(opened, f"has {len(signs)} codes for {segment.rows} passages")
-    if opened.info["planes"] == 1:
-        return ScanIndex(signs)
-    view = opened.view(segment.prefix + MAGNITUDES)
-    view.advise_random()  # candidates are scattered: reading ahead would fetch what nobody asked for
-
-    def touch(rows: NDArray[np.int64] | None) -> None:
-        if rows is None:
-            view.require_all()
-        else:
-            view.require_rows(rows)
-
-    low, high = opened.info["levels"]
-    return ScanIndex(signs, view.array, (low, high), touch)
 
 
 def _ascending(rows: Numbers, size: int) -> bool:

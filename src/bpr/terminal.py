@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from . import builder
+    from . import records
     from .bench import Compared
     from .demo import Answered, Recall
     from .health import Distances, Health
@@ -77,7 +77,7 @@ def message(text: str, style: str = "") -> None:
 
 
 @contextmanager
-def bars(shown: bool) -> Iterator[builder.Progress]:
+def bars(shown: bool) -> Iterator[records.Progress]:
     """What long work calls as it goes on: draws a bar for each part of it, if that is wanted and a person looks on."""
     if not (shown and sys.stderr.isatty()):
         yield lambda what, done, total: None
@@ -181,6 +181,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             ("passages", f"{facts['rows']:,}"),
             *_segments(facts["segments"], facts["deleted"]),
             ("codes", f"{shape(facts)}, from {count(facts['dimensions'], 'dimension')}"),
+            ("index", _index(facts["kind"], facts["index"])),
             ("transform", ", ".join(done) or "none"),
             ("model", plain(_model(facts["model"]))),
             ("size", saving(facts)),
@@ -198,6 +199,12 @@ def _segments(segments: Sequence[Mapping[str, Any]], deleted: int) -> list[tuple
     sizes = " + ".join(f"{each['rows']:,}" for each in segments)
     gone = f", {deleted:,} of them deleted" if deleted else ""
     return [("segments", f"{sizes} rows{gone}")]
+
+
+def _index(kind: str | None, settings: Mapping[str, Any]) -> str:
+    cells = f", {settings['cells']:,} of them" if "cells" in settings else ""
+    probes = f", {settings['probes']:.2%} of the codes looked at" if "probes" in settings else ""
+    return f"{kind or 'none'}{cells}{probes}"
 
 
 def _model(known: Mapping[str, Any] | None) -> str:

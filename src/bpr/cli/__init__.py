@@ -20,6 +20,7 @@ from . import live as live
 from . import mine as mine
 from . import reader as reader
 from . import training as training
+from . import tune as tune
 from .common import app, ending
 
 __all__ = ["app", "main"]

@@ -20,12 +20,11 @@ from ..errors import InvalidInput
 from .common import Bundle, Json, Quiet, Threads, WhereJson, fail, verb, where_of
 
 if TYPE_CHECKING:
-    from ..builder import Progress
     from ..bundle import Opened
     from ..codes import Floats
     from ..encoder import Encodes
     from ..health import Health
-    from ..records import Hit, Passage
+    from ..records import Hit, Passage, Progress
 
 QUESTIONS_AT_ONCE = 256  # bounds the memory for the texts of hits
 
@@ -51,6 +50,14 @@ class Device(str, Enum):
 
     cpu = "cpu"
     cuda = "cuda"
+
+
+class Kinds(str, Enum):
+    """What an index is."""
+
+    scan = "scan"
+    cells = "cells"
+    hash = "hash"
 
 
 Source = Annotated[
@@ -82,6 +89,18 @@ Planes = Annotated[
 Center = Annotated[bool, typer.Option("--center", help="Subtract the mean: helps vectors not trained for bits.")]
 Rotate = Annotated[bool, typer.Option("--rotate", help="Rotate at random: helps vectors not trained for bits.")]
 Bits = Annotated[int | None, typer.Option("--bits", help="Bits of a code, with --rotate.  [default: dimensions]")]
+KindOf = Annotated[
+    Kinds,
+    typer.Option(
+        "--kind",
+        help="scan: every code is compared; cells: a few per cent of them, for millions of passages (then `bpr tune`); "
+        "hash: as scan, faster for near duplicates alone.",
+    ),
+]
+Probes = Annotated[
+    float | None,
+    typer.Option("--probes", metavar="SHARE", help="Of the codes that cells look at.  [default: the bundle's own]"),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the random rotation.")]
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[QUESTION...]", help="Questions, each in quotes.")]
@@ -141,6 +160,7 @@ def index(
     output: NewBundle,
     model: ModelFolder = None,
     device: On = Device.cpu,
+    kind: KindOf = Kinds.scan,
     vectors: Vectors = None,
     planes: Planes = None,
     center: Center = False,
@@ -163,7 +183,7 @@ def index(
     with terminal.bars(not quiet) as say:
         if vectors is None:
             how["model"] = _encoder(model or "mini", device)
-        builder.build(source, output, vectors=vectors, threads=threads, progress=say, **how)
+        builder.build(source, output, kind=kind.value, vectors=vectors, threads=threads, progress=say, **how)
     with bundle.open(output, verify="size") as opened:
         facts = facts_of(opened)
     if not quiet:
@@ -185,6 +205,7 @@ def search(
     candidates: Candidates = None,
     no_rerank: NoRerank = False,
     where: WhereJson = None,
+    probes: Probes = None,
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -194,6 +215,7 @@ def search(
         raise typer.BadParameter("ask in words or with --vectors Q.npy, one of the two", param_hint="'QUESTION...'")
     wanted = candidates_of(candidates, no_rerank)
     how: dict[str, Any] = {"k": k, "rerank": not no_rerank, "where": where_of(where), "threads": threads}
+    how["probes"] = probes
     from .. import retriever, terminal
 
     shown = not (quiet or sys.stdout.isatty())  # on a terminal the results are progress enough
@@ -359,6 +381,9 @@ def facts_of(opened: Opened) -> dict[str, Any]:
         "rows": rows,
         "deleted": sum(deleted for _, deleted in parts),
         "segments": [{"rows": each.rows, "deleted": deleted, "kind": each.kind} for each, deleted in parts],
+        "kind": known.get("kind"),
+        "index": known.get("index", {}),
+        "candidates": known.get("candidates"),
         "bits": known["bits"],
         "planes": known["planes"],
         "levels": known["levels"],

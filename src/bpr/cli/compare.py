@@ -17,7 +17,7 @@ from .common import Json, Quiet, Threads, train_extra, verb
 from .evaluate import AsKind, Judgements, Prefix, Regex, Split
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 HELD_OUT = 0.03  # of the groups of --examples: what the ablations are measured on
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..builder import Progress
-    from ..records import Passage
+    from ..records import Passage, Progress
     from ..retriever import Retriever
     from ..training.data import Example
 

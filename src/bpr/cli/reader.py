@@ -126,7 +126,7 @@ def answer(
     how: dict[str, Any] = {"n": n, "k": k, "least": least, "where": where_of(where), "threads": threads}
     from .. import retriever, terminal
 
-    asked = list(questions or ()) if file is None else _questions(file)
+    asked = list(questions or ()) if file is None else questions_in(file)
     shown = not (quiet or sys.stdout.isatty())  # on a terminal the answers are progress enough
     with retriever.open(name, model=model, reader=reader) as opened, terminal.bars(shown) as say:
         for first in range(0, len(asked), QUESTIONS_AT_ONCE):
@@ -325,7 +325,7 @@ def export_reader_of(
         terminal.print_table("Reader", [("file", "size", "logits as in float32"), row])
 
 
-def _questions(path: Path) -> list[str]:
+def questions_in(path: Path) -> list[str]:
     """One a line, or the field question of JSON objects."""
     from ..layouts import string_of
     from ..textfiles import parse_objects, read_lines

@@ -23,7 +23,7 @@ from ..errors import InvalidInput
 from .common import Json, NewModel, Quiet, train_extra, verb
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
     from ..training.prepared import Prepared
     from ..training.trainer import Report
 

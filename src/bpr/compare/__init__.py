@@ -15,8 +15,8 @@ from typing import Any
 
 from .. import plots
 from ..baselines import PAPER_LINKS, faiss
-from ..builder import Progress
 from ..reader import Reader
+from ..records import Progress
 from .inputs import BITS, FLOAT, ONE, Corpus, Side, Source, corpus, side
 from .measure import How, check_depth, run
 from .reading import SAMPLE, exact

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .. import passages as files
 from .. import retriever
-from ..builder import PART_ROWS, Progress, load_vectors, part_key
+from ..builder import PART_ROWS, load_vectors, part_key
 from ..codes import Codes, Floats, finite, pack, pack_largest
 from ..disk import replacing, storage_error
 from ..encoder import Encoder, Encodes, Vectors
@@ -27,7 +27,7 @@ from ..index import Planes
 from ..model import Model
 from ..parts import Parts
 from ..questions import Question
-from ..records import Passage
+from ..records import Passage, Progress
 from ..stages import CANDIDATES
 
 SEED = 0  # of --sample

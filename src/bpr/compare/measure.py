@@ -27,13 +27,12 @@ import numpy as np
 
 from .. import __version__, baselines, bench
 from ..baselines import Baseline, TooFew
-from ..builder import Progress
 from ..codes import Floats
 from ..disk import replacing, storage_error
 from ..errors import InvalidInput
 from ..evaluation import AnswerFinder, Ranks, gold_ranks
 from ..kernels import Limits
-from ..records import Hits
+from ..records import Hits, Progress
 from ..stages import search
 from .inputs import BITS, Corpus, Side
 from .rows import MAIN, Row

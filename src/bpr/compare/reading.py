@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..answering import best_text
-from ..builder import Progress
 from ..disk import replacing
 from ..errors import InvalidInput
 from ..evaluation import exact_match
 from ..reader import Found, Reader
+from ..records import Progress
 from .inputs import SEED, Corpus
 from .measure import READ, storing
 from .rows import MAIN

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..answers import Answers
-from ..builder import Progress, build
+from ..builder import build
 from ..disk import storage_error
 from ..encoder import Encodes
 from ..parts import Parts
 from ..reader import has_reader
-from ..records import Answer, Hit
+from ..records import Answer, Hit, Progress
 from ..retriever import Retriever, Timings
 from ..textfiles import read_records
 

@@ -7,6 +7,7 @@ part may be of any kind; it must not know bundles or text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..codes import Codes, Mask, Questions, checked_codes
 from ..errors import InvalidInput
 from ..kernels import Cancel, Limits
 from ..records import Hits
+from .cells import CellIndex
 from .protocol import Index, Planes
 from .rows import Numbers, Rows
 
@@ -41,6 +43,13 @@ class SegmentedIndex:
     def __repr__(self) -> str:
         """Rows and parts."""
         return f"SegmentedIndex({len(self):,} rows, {', '.join(map(repr, self.parts))})"
+
+    def with_probes(self, probes: float) -> SegmentedIndex:
+        """The same, its cells looking at another share of their codes; other parts stay what they are."""
+        parts = [part.with_probes(probes) if isinstance(part, CellIndex) else part for part in self.parts]
+        changed = copy(self)
+        changed.parts = tuple(parts)
+        return changed
 
     def candidates(
         self,

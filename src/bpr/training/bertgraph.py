@@ -43,7 +43,7 @@ from .rounding import Doubles, Floats
 from .tower import Head, Tower
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 SMOOTHING = 0.7  # how much of a channel's size moves from the activations to the weights
 ROW_FLOOR = 0.5  # below it a token is not scaled up further: GELU's smallest value, −0.17, would take half of the range

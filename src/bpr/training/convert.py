@@ -31,7 +31,7 @@ from .foreign import FOR_FLOATS, Foreign, write
 from .tower import CONFIG, WEIGHTS, Side
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 Family = Literal["bpr", "dpr"]
 

@@ -34,7 +34,7 @@ from ..records import Passage
 from ..textfiles import PACKED_TYPES, parse_objects, read_lines
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 PathLike: TypeAlias = str | os.PathLike[str]
 OnSkip: TypeAlias = Callable[[str], None]

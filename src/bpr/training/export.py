@@ -31,7 +31,7 @@ from . import bertgraph
 from .tower import Side, Tower, load_tower, vectors_of
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 Item = TypeVar("Item")
 

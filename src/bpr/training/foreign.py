@@ -26,7 +26,7 @@ from ..model import Model
 from .tower import CONFIG, HEAD, WEIGHTS, Side
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 VOCABULARY, TOKENIZER_CONFIG = "vocab.txt", "tokenizer_config.json"
 FOR_FLOATS = "trained for floats, not for bits: build with --rotate and two planes, or train on."

@@ -25,7 +25,7 @@ from ..records import Passage
 from .data import Example
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 DEPTH, POOL = 30, 100
 QUESTIONS_AT_ONCE = 2048  # between two calls of `progress`

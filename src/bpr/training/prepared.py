@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from .. import model as models
-from ..builder import Progress
 from ..disk import storage_error
 from ..errors import InvalidInput
 from ..passages import DuplicateId, read
 from ..pieces import CHARACTERS_PER_TOKEN
+from ..records import Progress
 from .data import Example, hold_out
 
 FACTS = "prepared.json"

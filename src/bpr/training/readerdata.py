@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 from .. import model as models
 from ..answers import Answers, Text
-from ..builder import Progress
 from ..disk import storage_error
 from ..errors import InvalidInput
 from ..passages import DuplicateId, read
 from ..pieces import Cutter, Pieces
 from ..reader import TITLE
-from ..records import Passage
+from ..records import Passage, Progress
 from ..textfiles import read_lines
 from .data import Example, hold_out
 from .prepared import Ragged

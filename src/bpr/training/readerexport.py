@@ -31,7 +31,7 @@ from .reader import HOME, Reader, load
 from .tower import Head, Tower, width
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 BITS = 8  # outputs of the graph
 QUESTION_WORDS = 12

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..builder import Progress
 from ..disk import storage_error
 from ..errors import InvalidInput
 from ..evaluation import exact_match, f1
 from ..pieces import Cutter
+from ..records import Progress
 from ..spans import MOST_TOKENS, MOST_WORDS, SPANS, Calibration, Candidate, Mix, features, fitted, merged
 from .reader import Logits, Reader, in_texts
 from .readerbatches import Inputs, Ints, Window, pairs

@@ -16,7 +16,7 @@ from .foreign import FOR_FLOATS, Foreign, write
 from .tower import CONFIG, Side
 
 if TYPE_CHECKING:
-    from ..builder import Progress
+    from ..records import Progress
 
 Pooling = Literal["cls", "mean"]
 
