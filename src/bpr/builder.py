@@ -40,6 +40,7 @@ from .records import Passage, Progress
 from .segments import MEAN, ROTATION, SCALES, Block, Segment
 from .textfiles import file_type
 from .transform import Transform
+from .vectors import Kind as VectorKind
 
 PART_ROWS = 4096  # passages whose codes are kept together; after a kill at most so many are encoded again
 
@@ -52,6 +53,8 @@ def build(
     *,
     model: str | Path | Encodes = "mini",
     kind: Kind = "scan",
+    words: bool = False,
+    keep_vectors: VectorKind | None = None,
     vectors: ArrayLike | str | Path | None = None,
     planes: int | None = None,
     center: bool = False,
@@ -67,6 +70,8 @@ def build(
     dicts. model: a model folder, "mini" (the one that ships with bpr) or an opened encoder; the bundle remembers it.
     kind: of the index. "scan" compares every code; "cells" the few per cent around the question, for millions of
     passages (`bpr tune` sets how many); "hash" gives the scan's results, faster for near duplicates alone.
+    words: keep the words too, for hybrid search. keep_vectors: keep the vectors as "int8" or "float16" on disk, for a
+    third stage that scores the last 100 passages of a search with them.
 
     vectors: float16/32/64[n, dimensions], an array or the path of an .npy file, which is read block by block; the i-th
     is the i-th passage's. Only with vectors: planes: 1 keeps signs (the paper's, the default), 2 also a magnitude bit,
@@ -77,7 +82,7 @@ def build(
     encoded already is kept in `path`.parts until then: the same call after a kill goes on where it was (an iterable:
     if it yields the same passages again).
     """
-    say, plan = progress or (lambda what, done, total: None), Plan(kind)
+    say, plan = progress or (lambda what, done, total: None), Plan(kind, words=words, vectors=keep_vectors)
     if vectors is None:
         if planes is not None or center or rotate or bits is not None:
             raise InvalidInput("planes, center, rotate and bits are for vectors of yours; a model has settled them")
@@ -106,7 +111,7 @@ def _build_from_text(
     with bundle.create(path) as new:
         total = _count(source, say)
         transform = Transform.identity(model.bits)
-        found = encoded(read(source), encoder, threads, parts, total, say)
+        found = encoded(read(source), encoder, plan.vectors is not None, threads, parts, total, say)
         written = _write(new, source, plan, model.planes, transform, found, say)
         say("publishing", 0, None)
         info = {**_info(transform, model.planes, False), **_model_info(encoder, path), **plan.to_info()}
@@ -167,9 +172,15 @@ def _count(source: Source, say: Progress) -> int | None:
 
 
 def encoded(
-    found: Iterable[Passage], encoder: Encodes, threads: int | None, parts: Parts, total: int | None, say: Progress
+    found: Iterable[Passage],
+    encoder: Encodes,
+    keep: bool,
+    threads: int | None,
+    parts: Parts,
+    total: int | None,
+    say: Progress,
 ) -> Iterator[Block]:
-    """The passages with their codes, PART_ROWS at a time: encoded, or from an earlier run."""
+    """The passages with their codes, and with `keep` their vectors, PART_ROWS at a time: encoded, or from before."""
     rest, done = iter(found), 0
     say("encoding passages", done, total)
     while some := list(islice(rest, PART_ROWS)):
@@ -178,7 +189,7 @@ def encoded(
         def tell(rows: int, before: int = done) -> None:
             say("encoding passages", before + rows, total)
 
-        yield Block(some, _codes_of(pairs, done, encoder, threads, parts, tell))
+        yield Block(some, *_codes_of(pairs, done, encoder, keep, threads, parts, tell))
         done += len(some)
         say("encoding passages", done, total)
 
@@ -187,17 +198,23 @@ def _codes_of(
     pairs: list[tuple[str, str]],
     first_row: int,
     encoder: Encodes,
+    keep: bool,
     threads: int | None,
     parts: Parts,
     say: Callable[[int], None],
-) -> list[Codes]:
-    """The planes of these passages: uint8[n, bits/8] each. say: is told how many are encoded."""
+) -> tuple[list[Codes], Floats | None]:
+    """The planes of these passages, uint8[n, bits/8] each, and their vectors if they are kept.
+
+    say: is told how many are encoded.
+    """
     model, number = encoder.model, first_row // PART_ROWS
     key = part_key(pairs, encoder)
     shape = (model.planes, len(pairs), model.bits // 8)
-    kept = parts.get(number, key, shape[0] * shape[1] * shape[2])
+    size = shape[0] * shape[1] * shape[2]
+    kept = parts.get(number, key, size + (len(pairs) * model.bits * 4 if keep else 0))
     if kept is not None:
-        return list(np.frombuffer(kept, np.uint8).reshape(shape))
+        floats = np.frombuffer(kept, np.float32, offset=size).reshape(-1, model.bits) if keep else None
+        return list(np.frombuffer(kept, np.uint8, size).reshape(shape)), floats
     pieces = []
     for first in range(0, len(pairs), encoder.at_once):  # the same as all at once: no text's vector depends on others
         if first:
@@ -207,8 +224,8 @@ def _codes_of(
     codes = [pack(vectors)]
     if model.large is not None:
         codes.append(pack_largest(vectors, model.large))
-    parts.put(number, key, b"".join(plane.tobytes() for plane in codes))
-    return codes
+    parts.put(number, key, b"".join(each.tobytes() for each in (*codes, *([vectors] if keep else []))))
+    return codes, vectors if keep else None
 
 
 def part_key(pairs: Sequence[tuple[str, str]], encoder: Encodes) -> bytes:
@@ -322,8 +339,9 @@ def with_vectors(
     for part in blocks(total):
         some = list(islice(rest, part.stop - part.start))
         if len(some) == part.stop - part.start:
-            block = finite(transform.passages(finite(np.asarray(floats[part]), part.start)), part.start)
-            yield Block(some, [pack(block), *([pack_magnitudes(block)] if planes == 2 else [])])
+            given = finite(np.asarray(floats[part]), part.start)
+            block = finite(transform.passages(given), part.start)
+            yield Block(some, [pack(block), *([pack_magnitudes(block)] if planes == 2 else [])], given)
         rows += len(some)
         say("reading passages", rows, total)
     rows += sum(1 for _ in rest)

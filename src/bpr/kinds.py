@@ -24,6 +24,7 @@ from .errors import CorruptBundle, InvalidInput
 from .index import CellIndex, Cells, HashIndex, ScanIndex, Tables
 from .index.cells import lay_out, probes_for, train
 from .records import Progress
+from .vectors import Kind as VectorKind
 
 if TYPE_CHECKING:
     from . import bundle
@@ -45,10 +46,11 @@ INDEX_FILES = frozenset({SIGNS, MAGNITUDES, *HASH.values(), *CELLS.values()})
 
 @dataclass(frozen=True)
 class Plan:
-    """Which index a bundle is to have.
+    """Which index a bundle is to have, and what it keeps beside it.
 
     tables: of a hash index; cells: of a cell index (None: as many as suit the rows). probes: the share of the codes
     that a question looks at (None: the index's own default). recall: what was measured of it, {recall: probes}.
+    words: for BM25 (lexical/). vectors: kept as "int8" or "float16" for a third stage (vectors.py).
     """
 
     kind: Kind = "scan"
@@ -56,6 +58,8 @@ class Plan:
     cells: int | None = None
     probes: float | None = None
     recall: Mapping[str, float] = field(default_factory=dict)
+    words: bool = False
+    vectors: VectorKind | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no index has."""
@@ -65,6 +69,8 @@ class Plan:
         for name, (value, kind) in given.items():
             if value is not None and kind != self.kind:
                 raise InvalidInput(f"{name} is for an index of kind {kind}, not {self.kind}")
+        if self.vectors not in (None, *get_args(VectorKind)):
+            raise InvalidInput(f"vectors are kept as int8 or float16, not {self.vectors!r}")
         if self.probes is not None and not 0 < self.probes <= 1:
             raise InvalidInput(f"probes is the share of the codes to look at: more than 0, at most 1: {self.probes}")
 
@@ -78,8 +84,14 @@ class Plan:
 
     def to_info(self) -> dict[str, Any]:
         """What a bundle is told."""
-        chosen = {name: value for name, value in asdict(self).items() if name != "kind" and value not in (None, {})}
+        chosen = {
+            name: value for name, value in asdict(self).items() if name != "kind" and value not in (None, False, {})
+        }
         return {"kind": self.kind, **({"index": chosen} if chosen else {})}
+
+    def added(self) -> Plan:
+        """Of what is added later: it is scanned, and keeps what the rest keeps."""
+        return Plan(words=self.words, vectors=self.vectors)
 
     def probes_for(self, target_recall: float) -> float:
         """The share of the codes to look at for a recall, by what was measured."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -144,6 +145,8 @@ def reindex(
     say = progress or (lambda what, done, total: None)
     with bundle.update(path, disk=disk) as (old, new):
         held = Contents(old)
+        before = Plan.of(old.info)
+        plan = replace(plan, words=before.words, vectors=before.vectors)
         info = {**{name: value for name, value in old.info.items() if name != "index"}, **plan.to_info()}
         if candidates is not None:
             info["candidates"] = candidates
@@ -171,7 +174,8 @@ def _text_coder(
     old: bundle.Opened, model: str | Path | Encodes | None, threads: int | None, parts: Parts, say: Progress
 ) -> Coder:
     encoder = builder.encoder_of(old, model)
-    return lambda found, count: builder.encoded(found, encoder, threads, parts, count, say)
+    keep = Plan.of(old.info).vectors is not None
+    return lambda found, count: builder.encoded(found, encoder, keep, threads, parts, count, say)
 
 
 def _vector_coder(
@@ -283,7 +287,8 @@ def _write(
     prefix = segments.next_prefix(new.generation_path.name, is_first)
     info = held.opened.info
     # What is added later is scanned: the bundle's own index is made of the first segment, which is nearly all of it.
-    chosen = (plan or Plan.of(info)) if is_first else Plan()
+    known = plan or Plan.of(info)
+    chosen = known if is_first else known.added()
     return segments.write(new, prefix, chosen, info["planes"], info["bits"] // 8, chain(carried(), more), say)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import bundle
+from . import bundle, fusion
 from . import model as models
 from .builder import encoder_of, load_transform
 from .codes import Mask, Questions, RowMask, as_array
@@ -25,7 +25,7 @@ from .encoder import Encodes, checked_texts
 from .errors import EmptyBundle, InvalidInput, ModelMismatch
 from .filters import Condition, Where, parse
 from .index import CellIndex, SegmentedIndex
-from .kernels import Cancel
+from .kernels import Cancel, Limits
 from .kinds import Plan, SegmentIndex
 from .passages import Passages
 from .reader import Reader, has_reader
@@ -34,6 +34,10 @@ from .segments import Contents
 from .stages import CANDIDATES, search
 from .transform import Transform
 
+REFINED = 100  # passages that kept vectors score once more
+FUSED = 100  # passages of each ranking that are joined
+FUSIONS = ("weighted", "reciprocal")
+WEIGHTS = (1.0, 0.5)  # of the codes' scores and of BM25's
 FILTERS_KEPT = 32  # an evaluated filter is a bit a passage
 TWO_PLANE_CANDIDATES = 2000  # the sign plane has half of the bits, so the best passages lie somewhat deeper
 
@@ -41,14 +45,15 @@ TWO_PLANE_CANDIDATES = 2000  # the sign plane has half of the bits, so the best 
 class Timings(NamedTuple):
     """Milliseconds that the parts of a search took, for all its questions together.
 
-    encode: text to vectors; candidates: the first stage; rerank: the second (with candidates="all" that is all of it);
-    texts: fetching the passages.
+    encode: text to vectors; candidates: the first stage; rerank: the second (with candidates="all" that is all of it)
+    and third; words: BM25 and the fusion with it; texts: fetching the passages.
     """
 
     encode: float
     candidates: float
     rerank: float
     texts: float
+    words: float = 0.0
 
 
 def open(
@@ -221,7 +226,9 @@ class Retriever:
         """The best passages as Hits with their texts: list[Hit] for one question, a list of lists for several.
 
         question: text or texts, encoded with the bundle's model. vectors: instead of it, float[dimensions] or
-        float[q, dimensions], of the same model as the passages' vectors. The rest is as for `rank`.
+        float[q, dimensions], of the same model as the passages' vectors. hybrid: also find by words (BM25), and join
+        both rankings: True or "weighted" by their scores, "reciprocal" by their ranks; needs text, and a bundle that
+        keeps words. The rest is as for `rank`.
         """
         return self._search(question, vectors, lambda part: None, how)
 
@@ -278,11 +285,57 @@ class Retriever:
             asked = asked[None] if alone else asked
         lap("encode")
         snapshot = self._snapshot  # rows and texts of one generation, whatever is reloaded meanwhile
-        ranked = self._rank(snapshot, asked, lap=lap, **how)
-        lap("rerank")
-        hits = [_hits(snapshot.passages, rows, scores) for rows, scores in zip(*ranked, strict=True)]
+        hybrid = how.pop("hybrid", None)
+        if hybrid:
+            texts = None if vectors is not None else [question] if alone else question
+            ranked: Any = self._fused(snapshot, asked, texts, hybrid, lap, how)
+        else:
+            ranked = zip(*self._rank(snapshot, asked, lap=lap, **how), strict=True)
+            lap("rerank")
+        hits = [_hits(snapshot.passages, rows, scores) for rows, scores in ranked]
         lap("texts")
         return hits[0] if alone else hits
+
+    def grouped(self, hits: Sequence[Hit], neighbours: int = 0) -> list[fusion.Group]:
+        """The hits of one question by document, each with so many passages around its best hit (see `fusion`)."""
+        texts = self.passages
+
+        def find(outside_id: str) -> Passage | None:
+            row = texts.find(outside_id)
+            return None if row is None else texts[row]
+
+        return fusion.grouped(hits, neighbours=neighbours, find=find)
+
+    def _fused(
+        self,
+        snapshot: Snapshot,
+        vectors: ArrayLike,
+        texts: Sequence[str] | None,
+        hybrid: Any,
+        lap: Callable[[str], None],
+        how: dict[str, Any],
+    ) -> list[fusion.Ranked]:
+        """Of each question the k best rows by codes and words together."""
+        if texts is None:
+            raise InvalidInput("hybrid search needs the questions in words: vectors alone have none")
+        if hybrid not in (True, *FUSIONS):
+            raise InvalidInput(f"hybrid must be True, False, {' or '.join(map(repr, FUSIONS))}, not {hybrid!r}")
+        k = how.pop("k", 20)
+        depth = max(k, FUSED)
+        by_codes = self._rank(snapshot, vectors, k=depth, lap=lap, **how)
+        lap("rerank")
+        mask = snapshot.mask(how.get("where"), how.get("mask"))
+        limits = Limits(how.get("threads"), how.get("deadline"), how.get("cancel"))
+        by_words = snapshot.contents.by_words(texts, depth, mask, limits)
+        found = []
+        for codes, words in zip(zip(*by_codes, strict=True), by_words, strict=True):
+            if hybrid == "reciprocal":
+                rows, scores = fusion.reciprocal([codes[0], words[0]])
+            else:
+                rows, scores = fusion.weighted([codes, words], WEIGHTS)
+            found.append((rows[:k], scores[:k]))
+        lap("words")
+        return found
 
     @property
     def encoder(self) -> Encodes:
@@ -320,6 +373,7 @@ class Retriever:
         mask: Mask | None = None,
         probes: float | None = None,
         target_recall: float | None = None,
+        refine: int | None = None,
         threads: int | None = None,
         deadline: float | None = None,
         cancel: Cancel | None = None,
@@ -330,10 +384,11 @@ class Retriever:
         vectors: float[q, dimensions]. candidates: how many are reranked (default: this bundle's; at least k), "all":
         every passage is scored. where: only passages whose metadata fulfil it, {"year": {">=": 2010}, "lang": "en"}
         (docs/filters.md). probes: the share of the codes that an index of cells looks at, or target_recall: as many as
-        `bpr tune` found that recall to take (default: the bundle's own). The rest is as for `bpr.search`.
+        `bpr tune` found that recall to take (default: the bundle's own). refine: how many of the best are scored once
+        more by kept vectors (default: 100 where the bundle keeps them; 0: none). The rest is as for `bpr.search`.
         """
         how: dict[str, Any] = {"mask": mask, "threads": threads, "deadline": deadline, "cancel": cancel, "lap": lap}
-        how |= {"where": where, "probes": probes, "target_recall": target_recall}
+        how |= {"where": where, "probes": probes, "target_recall": target_recall, "refine": refine}
         return self._rank(self._snapshot, vectors, k=k, candidates=candidates, rerank=rerank, **how)
 
     def _rank(
@@ -347,8 +402,24 @@ class Retriever:
         mask: Mask | None = None,
         probes: float | None = None,
         target_recall: float | None = None,
+        refine: int | None = None,
         **how: Any,
     ) -> Hits:
+        last = refine if refine is not None else REFINED if snapshot.contents.vectors is not None else 0
+        if last and rerank:
+            found = self._rank(
+                snapshot,
+                vectors,
+                max(k, last),
+                candidates if candidates in (None, "all") else max(int(candidates), max(k, last)),
+                where=where,
+                mask=mask,
+                probes=probes,
+                target_recall=target_recall,
+                refine=0,
+                **how,
+            )
+            return snapshot.contents.refined(found.rows, vectors, k)
         default = self._candidates or snapshot.candidates
         wanted = None if candidates == "all" else max(default, k) if candidates is None else candidates
         asked, left = snapshot.transform.questions(vectors), snapshot.mask(where, mask)

@@ -9,22 +9,24 @@ over all segments, deleted ones left out, so that to everybody else a bundle is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from . import bundle, columns, kinds, passages
-from .codes import BLOCK_ROWS, Codes, RowMask
-from .errors import CorruptBundle, UnsupportedFormat
+from . import bundle, columns, kinds, lexical, passages, vectors
+from .codes import BLOCK_ROWS, Codes, Floats, Mask, RowMask
+from .errors import CorruptBundle, InvalidInput, UnsupportedFormat
 from .filters import Condition, matches
 from .index import Cells, SegmentedIndex
 from .index.rows import Numbers, Rows
+from .kernels import Limits
 from .kinds import KINDS, Plan, PlanesOut, SegmentIndex
 from .passages import Passages
-from .records import Passage, Progress
+from .records import Hits, Passage, Progress
 
 # A segment's file, behind its prefix, that neither kinds.py nor passages.py nor columns/ knows.
 DELETED = "deleted.npy"
@@ -48,10 +50,14 @@ def _mute(what: str, done: int, total: int | None) -> None:
 
 
 class Block(NamedTuple):
-    """Some passages and their codes, on their way into a segment; codes: for each plane uint8[passages, bits/8]."""
+    """Some passages and their codes, on their way into a segment; codes: for each plane uint8[passages, bits/8].
+
+    vectors: float[passages, dimensions], where the bundle keeps them.
+    """
 
     passages: list[Passage]
     codes: list[Codes]
+    vectors: Floats | None = None
 
 
 # ── What a manifest says ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,21 +122,33 @@ def write(
     THE place where a segment's files are written: whatever more a segment is to have comes from the same blocks.
     """
     fields = columns.ColumnsOut()
-    with PlanesOut(new, prefix, plan, planes, width, say) as codes:
+    words = lexical.LexicalOut(new, prefix) if plan.words else None
+    with ExitStack() as files:
+        codes = files.enter_context(PlanesOut(new, prefix, plan, planes, width, say))
+        kept: vectors.VectorsOut | None = None
 
         def written() -> Iterator[Passage]:
+            nonlocal kept
             row = 0
             for block in blocks:
                 codes.append(block.codes)
+                if plan.vectors is not None and block.vectors is not None:
+                    size = block.vectors.shape[1]
+                    kept = kept or files.enter_context(vectors.writing(new, size, plan.vectors, prefix))
+                    kept.add(block.vectors)
                 for passage in block.passages:
                     if passage.meta:
                         fields.add(row, passage.meta)
+                    if words is not None:
+                        words.add(row, passage.title, passage.text)
                     row += 1
                     yield passage
 
         rows = passages.write(written(), new, prefix)
     if fields:
         fields.write(new, prefix, rows)
+    if words is not None:
+        words.write(rows)
     return Segment(prefix, rows, plan.kind)
 
 
@@ -140,8 +158,9 @@ def copied(opened: bundle.Opened, segment: Segment, without: Numbers) -> Iterato
     Bytes are verified as they are read.
     """
     texts = Passages(opened, segment.prefix)
+    kept = vectors.Vectors(opened, segment.prefix) if vectors.stored(opened, segment.prefix) else None
     for rows, codes in _codes(opened, segment, without):
-        yield Block(texts.fetch(rows), codes)
+        yield Block(texts.fetch(rows), codes, None if kept is None else kept.wide(rows))
 
 
 def reindexed(
@@ -179,6 +198,8 @@ class Contents:
         self.rows = Rows([segment.rows for segment in self.segments], self.deleted)
         self.texts = [Passages(opened, segment.prefix) for segment in self.segments]
         self.columns = [_columns(opened, segment) for segment in self.segments]
+        self.words = _of_all(opened, self.segments, lexical.stored, lexical.Lexical)
+        self.vectors = _of_all(opened, self.segments, vectors.stored, vectors.Vectors)
         sizes = [segment.rows for segment in self.segments]
         if len(self.rows) != opened.info["rows"] or [len(texts) for texts in self.texts] != sizes:
             raise _odd(opened, "has segments of other sizes than its manifest says")
@@ -214,6 +235,23 @@ class Contents:
         left = [np.delete(np.asarray(mask), gone) for mask, gone in zip(found, self.deleted, strict=True)]
         return RowMask.of(np.concatenate(left))
 
+    def by_words(self, questions: Sequence[str], n: int, mask: Mask | None, limits: Limits) -> list[lexical.Ranked]:
+        """Of each question up to n rows by BM25, and their scores; InvalidInput where the bundle keeps no words."""
+        if self.words is None:
+            raise InvalidInput(f"{self.opened.path} keeps no words for BM25: build it with them (words=True, --words)")
+        found = lexical.search(self.words, questions, n, mask=self.rows.counted_through(mask), limits=limits)
+        return [(self.rows.outside_of(rows), scores) for rows, scores in found]
+
+    def refined(self, rows: Numbers, questions: ArrayLike, k: int) -> Hits:
+        """The k best of each question's rows (int64[q, m]) by the vectors that were kept: the third stage."""
+        if self.vectors is None:
+            raise InvalidInput(
+                f"{self.opened.path} keeps no vectors to refine with: build it with them (keep_vectors, --keep-vectors)"
+            )
+        # In the order of rows, so that equal scores are ordered by row as everywhere.
+        found = vectors.rerank(self.vectors, self.rows.physical(np.sort(rows, axis=1)), questions, k)
+        return Hits(self.rows.outside_of(found.rows), found.scores)
+
 
 class SegmentedPassages(Passages):
     """The passages of several segments as one."""
@@ -248,6 +286,25 @@ def _places(texts: Sequence[Passages], rows: Rows, outside_ids: Sequence[str]) -
                 places[at] = part, row
         wanted = [at for at in wanted if places[at] is None]
     return places
+
+
+Part = TypeVar("Part", lexical.Lexical, vectors.Vectors)
+
+
+def _of_all(
+    opened: bundle.Opened,
+    parts: Sequence[Segment],
+    stored: Callable[[bundle.Opened, str], bool],
+    made: Callable[[bundle.Opened, str], Part],
+) -> list[Part] | None:
+    """What every segment keeps, or None where the bundle does not; one that lacks it is not what was published."""
+    there = [stored(opened, each.prefix) for each in parts]
+    if not any(there):
+        return None
+    found = [made(opened, each.prefix) for each, has in zip(parts, there, strict=True) if has]
+    if [len(each) for each in found] != [each.rows for each in parts]:
+        raise _odd(opened, "has words or vectors of other rows than its passages")
+    return found
 
 
 def _columns(opened: bundle.Opened, segment: Segment) -> columns.Columns | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from . import records
     from .bench import Compared
     from .demo import Answered, Recall
+    from .fusion import Group
     from .health import Distances, Health
     from .records import Answer, Hit
 
@@ -125,6 +126,24 @@ def print_hits(question: int | str, hits: list[Hit]) -> None:
         line.truncate(console.width, overflow="ellipsis")
         line.rstrip()
     console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def print_groups(question: int | str, groups: Sequence[Group]) -> None:
+    """Hits by document: the document, then the passages around its best hit."""
+    console = _console()
+    console.print(
+        Text(f"Question {question}" if isinstance(question, int) else plain(question), "bold"), soft_wrap=True
+    )
+    for group in groups:
+        console.print(
+            Text(f"{group.rank:>3}  {group.score:8.3f}  {plain(group.document)}  ({count(len(group.hits), 'hit')})"),
+            soft_wrap=True,
+        )
+        for passage in group.passages:
+            text = " ".join(plain(passage.text[:TEXT_SHOWN]).split())
+            line = Text(f"       {text}", "dim" if passage.id != group.hits[0].id else "")
+            line.truncate(max(console.width, 20), overflow="ellipsis")
+            console.print(line, soft_wrap=True)
 
 
 def print_answers(question: str, answers: Sequence[Answer]) -> None:
@@ -300,9 +319,9 @@ def print_indexed(facts: Mapping[str, Any], seconds: float) -> None:
 def print_answered(answered: Answered) -> None:
     """A question and the times of its stages, then each passage: the title, and two lines of text from it."""
     console, indent = _console(), " " * 7
-    asked, (encode, candidates, rerank, _) = answered.asked, answered.times
+    asked, times = answered.asked, answered.times
     said, took = answered.answer, answered.read
-    stages = f"encode {encode:.1f} ms, candidates {candidates:.2f} ms, rerank {rerank:.2f} ms"
+    stages = f"encode {times.encode:.1f} ms, candidates {times.candidates:.2f} ms, rerank {times.rerank:.2f} ms"
     heads = Text(plain(asked.question), "bold"), Text(stages, "cyan")
     lines = [line for head in heads for line in head.wrap(console, console.width)]
     room = max(console.width - len(indent), 16)

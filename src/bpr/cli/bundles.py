@@ -101,6 +101,41 @@ Probes = Annotated[
     float | None,
     typer.Option("--probes", metavar="SHARE", help="Of the codes that cells look at.  [default: the bundle's own]"),
 ]
+WithWords = Annotated[bool, typer.Option("--words", help="Keep the words too, for `bpr search --hybrid`.")]
+
+
+class Kept(str, Enum):
+    """How vectors are kept."""
+
+    int8 = "int8"
+    float16 = "float16"
+
+
+KeepVectors = Annotated[
+    Kept | None,
+    typer.Option("--keep-vectors", help="Keep vectors on disk, to score the last 100 passages of a search with them."),
+]
+
+
+class Fusion(str, Enum):
+    """How two rankings are joined."""
+
+    weighted = "weighted"
+    reciprocal = "reciprocal"
+
+
+Hybrid = Annotated[
+    Fusion | None,
+    typer.Option("--hybrid", help="Also find by words (BM25), and join both by their scores or by their ranks."),
+]
+Refine = Annotated[
+    int | None,
+    typer.Option("--refine", min=0, metavar="N", help="Score so many by kept vectors.  [default: 100, if there are]"),
+]
+Neighbours = Annotated[
+    int | None,
+    typer.Option("--documents", min=0, metavar="N", help="Group hits by document, with N passages around the best."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the random rotation.")]
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[QUESTION...]", help="Questions, each in quotes.")]
@@ -161,6 +196,8 @@ def index(
     model: ModelFolder = None,
     device: On = Device.cpu,
     kind: KindOf = Kinds.scan,
+    words: WithWords = False,
+    keep_vectors: KeepVectors = None,
     vectors: Vectors = None,
     planes: Planes = None,
     center: Center = False,
@@ -179,11 +216,12 @@ def index(
     from .. import builder, bundle, terminal
 
     start = time.monotonic()
-    how: dict[str, Any] = {"planes": planes, "center": center, "rotate": rotate, "bits": bits, "seed": seed}
+    how: dict[str, Any] = {"kind": kind.value, "words": words, "keep_vectors": keep_vectors and keep_vectors.value}
+    how |= {"planes": planes, "center": center, "rotate": rotate, "bits": bits, "seed": seed}
     with terminal.bars(not quiet) as say:
         if vectors is None:
             how["model"] = _encoder(model or "mini", device)
-        builder.build(source, output, kind=kind.value, vectors=vectors, threads=threads, progress=say, **how)
+        builder.build(source, output, vectors=vectors, threads=threads, progress=say, **how)
     with bundle.open(output, verify="size") as opened:
         facts = facts_of(opened)
     if not quiet:
@@ -193,6 +231,7 @@ def index(
 
 
 @verb(
+    'search docs.bpr "how is it installed?" --hybrid weighted --documents 1',
     'search wiki.bpr "who wrote the Iliad?" -k 5 --where \'{"lang": "en"}\'',
     "search wiki.bpr --vectors questions.npy --json > hits.jsonl",
 )
@@ -206,6 +245,9 @@ def search(
     no_rerank: NoRerank = False,
     where: WhereJson = None,
     probes: Probes = None,
+    hybrid: Hybrid = None,
+    refine: Refine = None,
+    documents: Neighbours = None,
     threads: Threads = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -215,7 +257,7 @@ def search(
         raise typer.BadParameter("ask in words or with --vectors Q.npy, one of the two", param_hint="'QUESTION...'")
     wanted = candidates_of(candidates, no_rerank)
     how: dict[str, Any] = {"k": k, "rerank": not no_rerank, "where": where_of(where), "threads": threads}
-    how["probes"] = probes
+    how |= {"probes": probes, "hybrid": hybrid and hybrid.value, "refine": refine}
     from .. import retriever, terminal
 
     shown = not (quiet or sys.stdout.isatty())  # on a terminal the results are progress enough
@@ -227,7 +269,11 @@ def search(
             found = opened.search(**given, candidates=wanted, **how)
             for number, hits in enumerate(cast("list[list[Hit]]", found), first):
                 question = number if vectors is not None else asked[number]
-                if as_json:
+                if documents is not None:
+                    groups = opened.grouped(hits, documents)
+                    shown_groups = {"question": question, "documents": [group.to_dict() for group in groups]}
+                    terminal.print_json(shown_groups) if as_json else terminal.print_groups(question, groups)
+                elif as_json:
                     terminal.print_json({"question": question, "hits": [hit.to_dict() for hit in hits]})
                 else:
                     terminal.print_hits(question, hits)

@@ -30,6 +30,7 @@ class Rows:
         self._deleted = tuple(deleted)
         left = [size - len(gone) for size, gone in zip(sizes, deleted, strict=True)]
         self.starts: Numbers = np.concatenate(([0], np.cumsum(left, dtype=np.int64))).astype(np.int64)
+        self._offsets: Numbers = np.concatenate(([0], np.cumsum(self._sizes, dtype=np.int64)))[: len(self._sizes)]
         # How many rows are left before each deleted one: by this an outside number finds how many it has to skip.
         self._left_before = [gone - np.arange(len(gone)) for gone in self._deleted]
         self._live = [_live(size, gone) for size, gone in zip(sizes, deleted, strict=True)]
@@ -49,6 +50,31 @@ class Rows:
         """Numbers inside the part of outside rows that lie in it."""
         rows, gone = outside - self.starts[part], self._left_before[part]
         return np.asarray(rows + np.searchsorted(gone, rows, side="right"), np.int64) if len(gone) else rows
+
+    def physical(self, outside: Numbers) -> Numbers:
+        """Rows counted through all parts, the deleted ones included, of outside rows; of any shape."""
+        found = np.empty(outside.size, np.int64)
+        for part, places, inside in self.by_part(outside.ravel()):
+            found[places] = inside + self._offsets[part]
+        return found.reshape(outside.shape)
+
+    def outside_of(self, physical: Numbers) -> Numbers:
+        """Outside numbers of rows that are left, counted through all parts; of any shape."""
+        found, flat = np.empty(physical.size, np.int64), physical.ravel()
+        part_of = np.searchsorted(self._offsets, flat, side="right") - 1
+        for part in np.unique(part_of).tolist():
+            places = np.flatnonzero(part_of == part)
+            found[places] = self.outside(part, flat[places] - self._offsets[part])
+        return found.reshape(physical.shape)
+
+    def counted_through(self, mask: Mask | None) -> RowMask | None:
+        """What may be returned of all parts together, without deleted rows; None for all. mask: of outside rows."""
+        if mask is None and all(live is None for live in self._live):
+            return None
+        parts = zip(self.masks(mask), self._sizes, strict=True)
+        return RowMask.of(
+            np.concatenate([np.ones(size, np.bool_) if m is None else np.asarray(m) for m, size in parts])
+        )
 
     def is_deleted(self, part: int, inside: int) -> bool:
         """Whether a row of a part is deleted."""
