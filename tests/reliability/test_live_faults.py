@@ -20,6 +20,7 @@ import bpr
 from bpr import bundle, live
 from bpr.disk import Disk
 from bpr.errors import BprError, BundleLocked, EmptyBundle, StorageError
+from bpr.kinds import Kind, Plan
 
 BITS = 32
 VECTORS = np.random.default_rng(1).standard_normal((2000, BITS)).astype(np.float32)
@@ -42,6 +43,10 @@ def delete(*rows: int) -> Change:
 
 def compact(path: Path, disk: Disk | None) -> None:
     live.compact(path, disk=disk)
+
+
+def reindex(kind: Kind) -> Change:
+    return lambda path, disk: live.reindex(path, Plan(kind), disk=disk)
 
 
 def built(path: Path) -> None:
@@ -72,6 +77,8 @@ CHANGES: dict[str, tuple[Callable[[Path], None], Change]] = {
     "delete all": (built, delete(*range(40))),
     "fill again": (emptied, add(7, 8)),
     "compact": (changed, compact),
+    "make cells": (built, reindex("cells")),
+    "make tables of several": (changed, reindex("hash")),
 }
 
 
