@@ -15,7 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import InvalidInput
 from .records import Hit, Passage
 
-K = 60  # how much the first ranks count above the next ones: the less, the more
+# What was best for codes and BM25 on questions that may be looked at (docs/hybrid.md).
+LISTED = 1000  # rows of each list
+WEIGHTS = (1.0, 0.5)  # of their scores
+K = 5  # of reciprocal ranks: the less, the more the first ranks count
 Ranked: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # rows and scores, the best first
 
 # ── Rankings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

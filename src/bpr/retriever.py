@@ -35,9 +35,7 @@ from .stages import CANDIDATES, search
 from .transform import Transform
 
 REFINED = 100  # passages that kept vectors score once more
-FUSED = 100  # passages of each ranking that are joined
 FUSIONS = ("weighted", "reciprocal")
-WEIGHTS = (1.0, 0.5)  # of the codes' scores and of BM25's
 FILTERS_KEPT = 32  # an evaluated filter is a bit a passage
 TWO_PLANE_CANDIDATES = 2000  # the sign plane has half of the bits, so the best passages lie somewhat deeper
 
@@ -321,7 +319,7 @@ class Retriever:
         if hybrid not in (True, *FUSIONS):
             raise InvalidInput(f"hybrid must be True, False, {' or '.join(map(repr, FUSIONS))}, not {hybrid!r}")
         k = how.pop("k", 20)
-        depth = max(k, FUSED)
+        depth = max(k, fusion.LISTED)
         by_codes = self._rank(snapshot, vectors, k=depth, lap=lap, **how)
         lap("rerank")
         mask = snapshot.mask(how.get("where"), how.get("mask"))
@@ -332,7 +330,7 @@ class Retriever:
             if hybrid == "reciprocal":
                 rows, scores = fusion.reciprocal([codes[0], words[0]])
             else:
-                rows, scores = fusion.weighted([codes, words], WEIGHTS)
+                rows, scores = fusion.weighted([codes, words], fusion.WEIGHTS)
             found.append((rows[:k], scores[:k]))
         lap("words")
         return found

@@ -17,9 +17,9 @@ layout.py says what is stored, and the limits.
 
 from __future__ import annotations
 
+from .bm25 import K1, B, Ranked, search
 from .layout import FILES, stored
 from .reader import Lexical
-from .search import K1, B, Ranked, search
 from .words import ENGLISH, words_of
 from .writer import LexicalOut
 

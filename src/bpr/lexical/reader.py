@@ -1,4 +1,4 @@
-"""The words of an open bundle. Called by the retriever through `lexical`, and by search.py.
+"""The words of an open bundle. Called by the retriever through `lexical`, and by bm25.py.
 
 Opening reads lexical.json only. The rest stays on disk until a question needs it; it is verified then, and nothing in
 it is used as a place before that place is known to exist.
@@ -79,7 +79,7 @@ class Lexical:
             width = view.array.itemsize
             view.require_bytes(head + start * width, head + stop * width)
         rows = self._entries.array[start:stop]
-        if len(rows) and int(rows[-1]) >= self._rows:  # the last is the largest, if they ascend; search.py sees to that
+        if len(rows) and int(rows[-1]) >= self._rows:  # the last is the largest, if they ascend; bm25.py sees to that
             raise self.corrupt(f"{ROWS} names rows that are not there")
         return rows, self._counts.array[start:stop]
 
