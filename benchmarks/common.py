@@ -38,8 +38,8 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def save(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **more: Any) -> None:
-    """Write results/NAME.json and print the figures; exit 1 where one does not hold."""
+def write(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **more: Any) -> None:
+    """Write results/NAME.json and print the figures."""
     RESULTS.mkdir(exist_ok=True)
     result = {
         "command": f"python benchmarks/{name}.py",
@@ -50,6 +50,11 @@ def save(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **mo
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print("\n".join(str(figure) for figure in figures))
+
+
+def save(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **more: Any) -> None:
+    """The same; exit 1 where one does not hold."""
+    write(name, timings, figures, **more)
     sys.exit(not all(figure.holds for figure in figures))
 
 
