@@ -31,7 +31,7 @@ from bpr.kernels import Limits
 faiss: Any = baselines.faiss()
 ALL = Limits().thread_count()
 LISTS = (100, 200, 500, 2000)  # candidates
-PROBES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # of our cells, and of Faiss's lists
+PROBES = (0.005, 0.01, 0.02, 0.04, 0.05, 0.06, 0.08, 0.16, 0.32)  # of our cells, and of Faiss's lists
 EXPANSIONS = (100, 200, 350, 500, 700, 1000, 2000)  # of graphs
 FLIPS = (2.0, 4.0, 6.0, 8.0)  # bits of a key that Faiss's hash table also looks up
 KEY = 16  # bits of that key

@@ -36,7 +36,16 @@ def test_as_if_the_deleted_rows_had_never_been(parts: list[tuple[int, float]], s
     for part, (own, each) in enumerate(zip(rows.masks(mask), live, strict=True)):
         assert own.tolist() == [(part, row) in allowed for row in range(len(each))]
     for own, each in zip(rows.masks(None), live, strict=True):
-        assert own is None if each.all() else own.tolist() == each.tolist()
+        assert own is None if each.all() else np.asarray(own).tolist() == each.tolist()
+    starts = np.cumsum([0, *(size for size, _ in parts)])
+    through = rows.physical(asked)
+    assert through.tolist() == [int(starts[part]) + row for part, row in (expected[each] for each in asked.tolist())]
+    np.testing.assert_array_equal(rows.outside_of(through), asked)
+    whole = np.concatenate([*live, np.empty(0, bool)])
+    together = rows.counted_through(None)
+    assert together is None if whole.all() else np.asarray(together).tolist() == whole.tolist()
+    masked = np.flatnonzero(np.asarray(rows.counted_through(mask)))
+    assert rows.outside_of(masked).tolist() == np.flatnonzero(mask).tolist()
 
 
 @pytest.mark.parametrize("mask", [np.ones(3, bool), np.ones(4, np.int8), np.ones((4, 1), bool)])

@@ -39,6 +39,18 @@ def test_texts_end_to_end_know_where_they_begin() -> None:
     assert texts.ids.tolist() == [*ids[0, :3].tolist(), *ids[1, :1].tolist(), *ids[2].tolist()]
 
 
+def test_texts_that_were_never_padded_are_the_same() -> None:
+    ids, mask = batch([3, 1, 5])
+    rows = [each[each_mask.bool()].numpy() for each, each_mask in zip(ids, mask, strict=True)]
+    segments = [row % 2 for row in rows]
+    wanted = packed.Packed.of(ids, mask, ids % 2)
+    found = packed.Packed.end_to_end(rows, segments, torch.device("cpu"))
+    for name in ("ids", "positions", "text", "starts", "segments"):
+        assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
+    assert found.longest == wanted.longest
+    assert packed.Packed.end_to_end(rows, None, torch.device("cpu")).segments is None
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_vectors_are_those_of_the_padded_module(bert: BertModel, pooling: str, normalize: bool) -> None:

@@ -72,9 +72,8 @@ class Rows:
         if mask is None and all(live is None for live in self._live):
             return None
         parts = zip(self.masks(mask), self._sizes, strict=True)
-        return RowMask.of(
-            np.concatenate([np.ones(size, np.bool_) if m is None else np.asarray(m) for m, size in parts])
-        )
+        whole = [np.ones(size, np.bool_) if own is None else np.asarray(own) for own, size in parts]
+        return RowMask.of(np.concatenate([*whole, np.empty(0, np.bool_)]))
 
     def is_deleted(self, part: int, inside: int) -> bool:
         """Whether a row of a part is deleted."""
