@@ -414,3 +414,18 @@ def test_texts_in_buckets_of_like_length_give_what_they_give_together(
     e_q, e_p = bi(ids[:5], mask[:5], ids, mask)
     torch.testing.assert_close(e_p, together)
     torch.testing.assert_close(e_q, outputs(bi.question, ids[:5], mask[:5]))
+
+
+def test_a_shared_encoder_reads_both_sides_in_one_pass(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where texts go unpadded, which is on a GPU; here its arithmetic alone."""
+    bi = towers(toy, True).eval()
+    short, long = (torch.randint(8, 8 + len(WORDS), (4, n), generator=torch.Generator().manual_seed(n)) for n in (5, 9))
+    masks = torch.ones_like(short), torch.ones_like(long)
+    for questions, passages, (q_mask, p_mask) in ((short, long, masks), (long, short, masks[::-1])):
+        wanted = bi(questions, q_mask, passages, p_mask)
+        with monkeypatch.context() as patch:
+            patch.setattr(biencoder.packed, "fits", lambda backbone: True)
+            found = bi(questions, q_mask, passages, p_mask)
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert ours.shape == theirs.shape
+            torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.05)  # bfloat16
