@@ -48,7 +48,7 @@ sanitize:        ## the kernel and its tests under AddressSanitizer and Undefine
 	$(PYTHON) -m venv build/sanitize-venv
 	build/sanitize-venv/bin/pip install --quiet -c constraints.txt -C cmake.define.BPR_SANITIZE=ON '.[dev]'
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-		build/sanitize-venv/bin/pytest -p no:cacheprovider tests/test_bert.py tests/test_hash.py tests/test_kernels.py tests/test_index.py tests/test_stages.py tests/properties \
+		build/sanitize-venv/bin/pytest -p no:cacheprovider tests/test_bert.py tests/test_cells.py tests/test_hash.py tests/test_kernels.py tests/test_index.py tests/test_stages.py tests/properties \
 		--deselect tests/test_kernels.py::test_forking_while_other_threads_search
 
 neon:            ## the ARM kernel, cross-compiled and run under emulation (needs g++-aarch64-linux-gnu and qemu-user)
