@@ -203,6 +203,8 @@ def test_what_may_always_be_asked(tmp_path: Path) -> None:
     columns = columns_of(tmp_path / "b", [{"a": None, "b": [], "c": 1}])
     for where in ({"a": 1}, {"b": "x"}, {"c": None}, {"c": {"!=": None}}, {"a": {"exists": True}}, {"b": {"<": 3}}, {}):
         check(parse(where), [columns])
+        expected = [0] if matches(parse(where), {"a": None, "b": [], "c": 1}) else []
+        assert rows_of(columns, where) == expected
 
 
 def test_fields_are_those_of_all_segments(tmp_path: Path) -> None:

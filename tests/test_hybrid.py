@@ -58,6 +58,9 @@ def test_kept_vectors_score_the_last_passages(tmp_path: Path, kind: str, error: 
     best = np.sort(exact, axis=1)[:, ::-1][:, :10]
     np.testing.assert_allclose(scores, best, atol=error)
     assert ids[0][0] == f"book-{exact[0].argmax()}"
+    assert ranked(path, candidates=40)[0] == ranked(path, candidates=40, refine=40)[0]  # as many as are candidates
+    with bpr.open(path) as opened, pytest.raises(InvalidInput, match="candidates must be at least k"):
+        opened.rank(ASKED, k=10, candidates=5)
     plain = ranked(path, refine=0)
     assert plain[0] == ranked(built(tmp_path / "y.bpr"))[0]
     assert ranked(path)[0] == ranked(path, refine=100)[0]

@@ -403,26 +403,14 @@ class Retriever:
         refine: int | None = None,
         **how: Any,
     ) -> Hits:
-        last = refine if refine is not None else REFINED if snapshot.contents.vectors is not None else 0
-        if last and rerank:
-            found = self._rank(
-                snapshot,
-                vectors,
-                max(k, last),
-                candidates if candidates in (None, "all") else max(int(candidates), max(k, last)),
-                where=where,
-                mask=mask,
-                probes=probes,
-                target_recall=target_recall,
-                refine=0,
-                **how,
-            )
-            return snapshot.contents.refined(found.rows, vectors, k)
         default = self._candidates or snapshot.candidates
-        wanted = None if candidates == "all" else max(default, k) if candidates is None else candidates
+        last = refine if refine is not None else REFINED if snapshot.contents.vectors is not None else 0
+        last = last if rerank else 0
+        depth = max(k, last if candidates in (None, "all") else min(last, int(candidates)))
+        wanted = None if candidates == "all" else max(default, depth) if candidates is None else candidates
         asked, left = snapshot.transform.questions(vectors), snapshot.mask(where, mask)
-        index = snapshot.index_for(probes, target_recall)
-        return search(index, asked, k, wanted, rerank, mask=left, **how)
+        found = search(snapshot.index_for(probes, target_recall), asked, depth, wanted, rerank, mask=left, **how)
+        return snapshot.contents.refined(found.rows, vectors, k) if last else found
 
     def questions(self, vectors: ArrayLike) -> Questions:
         """Question vectors as this bundle's index needs them: centred, rotated and scaled as its passages were."""

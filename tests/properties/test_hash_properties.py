@@ -56,9 +56,11 @@ def test_no_tables_whatever_make_it_read_outside(case: Case, placed, which: str,
     arrays = {name: placed(array) for name, array in arrays.items()}
     try:
         index = HashIndex(case.codes, tables=Tables(**arrays), costs=NEVER_SCAN)
-        index.candidates(case.questions, case.l, mask=case.mask)
+        rows, distances = index.candidates(case.questions, case.l, mask=case.mask)
     except CorruptBundle:
-        pass
+        return
+    assert rows.shape == distances.shape
+    assert ((rows >= 0) & (rows < len(case.codes))).all()
 
 
 # ── duplicates ───────────────────────────────────────────────────────────────────────────────────────────────────────

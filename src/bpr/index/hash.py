@@ -270,10 +270,8 @@ class HashIndex:
         cancel: Cancel | None = None,
     ) -> Lookup:
         """The same with what it took: probes, visited rows, and whether the scan was cheaper, for each question."""
-        asked = questions.codes if isinstance(questions, Questions) else checked_codes(questions)
+        asked = self.planes.question_codes(questions)
         signs, limits = self.planes.signs, Limits(threads, deadline, cancel)
-        if asked.shape[1] * 8 != self.planes.bits:
-            raise InvalidInput(f"the questions have {asked.shape[1] * 8} bits, the index has {self.planes.bits}")
         costs, workers = self._costs(max(1, len(asked)), limits.thread_count())
         arrays = (self.tables.bits, self.tables.starts, self.tables.rows)
         rows, distances, effort = kernels.lookup(signs, arrays, asked, l, costs, workers, mask=mask, limits=limits)

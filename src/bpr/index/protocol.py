@@ -68,6 +68,13 @@ class Planes:
         """Bytes of all planes."""
         return self.signs.nbytes + (0 if self.magnitudes is None else self.magnitudes.nbytes)
 
+    def question_codes(self, questions: Questions | ArrayLike) -> Codes:
+        """The codes of questions, or codes as they are, of this width: uint8[q, bits/8]."""
+        codes = questions.codes if isinstance(questions, Questions) else checked_codes(questions)
+        if codes.shape[1] * 8 != self.bits:
+            raise InvalidInput(f"the questions have {codes.shape[1] * 8} bits, the index has {self.bits}")
+        return codes
+
     def about_to_read(self, rows: NDArray[np.int64] | None) -> None:
         """Say which rows' magnitudes will be read next (None: all)."""
         if self.touch is not None:

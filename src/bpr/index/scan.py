@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import kernels
-from ..codes import Mask, Questions, checked_codes
-from ..errors import InvalidInput
+from ..codes import Mask, Questions
 from ..kernels import Cancel, Limits
 from .protocol import Planes
 
@@ -63,7 +62,5 @@ class ScanIndex:
         questions: uint8[q, bits/8] codes, or Questions. mask: bool[n], rows that may be returned. deadline: a value of
         time.monotonic(). Asking for more than there is gives what there is.
         """
-        codes = questions.codes if isinstance(questions, Questions) else checked_codes(questions)
-        if codes.shape[1] * 8 != self.planes.bits:
-            raise InvalidInput(f"the questions have {codes.shape[1] * 8} bits, the index has {self.planes.bits}")
-        return kernels.scan(self.planes.signs, codes, l, mask=mask, limits=Limits(threads, deadline, cancel))
+        codes, limits = self.planes.question_codes(questions), Limits(threads, deadline, cancel)
+        return kernels.scan(self.planes.signs, codes, l, mask=mask, limits=limits)
