@@ -52,6 +52,7 @@ ORDER = [
     "tuning",
     "answering",
     "runs",
+    "interchange",
     "plots",
     "health",
     "baselines",
@@ -59,6 +60,8 @@ ORDER = [
     "demo",
     "training",
     "compare",
+    "service",
+    "integrations",
     "terminal",
     "cli",
 ]
@@ -82,6 +85,15 @@ OWNERS = {
     "bm25s": {"training"},
     "tensorboard": {"training"},
     "bpr.training": {"training", "cli", "compare/ablations.py"},
+    "fastapi": {"service"},
+    "uvicorn": {"service"},
+    "prometheus_client": {"service"},
+    "mcp": {"integrations/mcp.py"},
+    "langchain_core": {"integrations/langchain.py"},
+    "llama_index": {"integrations/llama_index.py"},
+    "haystack": {"integrations/haystack.py"},
+    "sentence_transformers": {"integrations/sentence_transformers.py"},
+    "huggingface_hub": {"integrations/huggingface.py"},
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "torch.hub.load", "torch.jit.load", "torch.package"}
