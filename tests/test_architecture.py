@@ -93,7 +93,7 @@ OWNERS = {
     "llama_index": {"integrations/llama_index.py"},
     "haystack": {"integrations/haystack.py"},
     "sentence_transformers": {"integrations/sentence_transformers.py"},
-    "huggingface_hub": {"integrations/huggingface.py"},
+    "huggingface_hub": {"integrations/huggingface.py", "training", "cli/training.py"},
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "torch.hub.load", "torch.jit.load", "torch.package"}
