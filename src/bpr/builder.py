@@ -44,6 +44,8 @@ from .vectors import Kind as VectorKind
 
 PART_ROWS = 4096  # passages whose codes are kept together; after a kill at most so many are encoded again
 
+WARM_UP = "What is this text about?"  # whoever opens the bundle can see whether its model still gives the same bits
+
 Source: TypeAlias = str | Path | Iterable[Passage | Mapping[str, Any]]
 
 
@@ -247,7 +249,13 @@ def _model_info(encoder: Encodes, path: Path) -> dict[str, Any]:
         "model": {"name": model.name, "fingerprint": model.fingerprint, "folder": where},
         "levels": None if model.levels is None else list(model.levels),
         "candidates": model.candidates,
+        "warm_up": warm_up_code(encoder),
     }
+
+
+def warm_up_code(encoder: Encodes) -> str:
+    """The signs of a question that is the same for all bundles, in hexadecimal digits."""
+    return pack(encoder.questions([WARM_UP])).tobytes().hex()
 
 
 def known_model(opened: bundle.Opened) -> dict[str, Any]:

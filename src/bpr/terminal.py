@@ -7,6 +7,7 @@ or names passes `plain` on its way, so that no passage can take over a terminal.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,6 +76,17 @@ def shape(facts: Mapping[str, Any]) -> str:
 def message(text: str, style: str = "") -> None:
     """One line on stderr."""
     _console(stderr=True).print(Text(plain(text), style), soft_wrap=True)
+
+
+def log_to_stderr(name: str, quiet: bool) -> None:
+    """Let a part of bpr write its log, a line an event; quiet: only what went wrong."""
+    logger = logging.getLogger(name)
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from . import evaluate as evaluate
 from . import live as live
 from . import mine as mine
 from . import reader as reader
+from . import serve as serve
 from . import training as training
 from . import tune as tune
 from .common import app, ending

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -89,17 +89,22 @@ def ending() -> Iterator[None]:
 
 
 @contextmanager
-def train_extra() -> Iterator[None]:
-    """Around imports of what `pip install bpr` alone does not bring."""
+def needs_extra(extra: str, *packages: str) -> Iterator[None]:
+    """Around imports of what the installation alone does not bring, but this extra does."""
     try:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in EXTRA:
+        if package not in packages:
             raise
         raise InvalidInput(
-            f"this needs {package}, which is not installed: pip install 'binary-passage-retriever[train]'"
+            f"this needs {package}, which is not installed: pip install 'binary-passage-retriever[{extra}]'"
         ) from error
+
+
+def train_extra() -> AbstractContextManager[None]:
+    """Around imports of training."""
+    return needs_extra("train", *EXTRA)
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
