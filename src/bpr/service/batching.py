@@ -18,6 +18,8 @@ from typing import Any, Generic, TypeVar
 from ..errors import BprError, DeadlineExceeded
 from ..kernels import Cancel
 
+AT_ONCE = 4  # replies between two looks at the network
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -161,10 +163,13 @@ class Batcher:
 
 
 def _hand_over(outcomes: list[tuple[_Job[Any], Any]]) -> None:
-    for job, outcome in outcomes:
+    """A few at a time: writing a reply takes long enough that whoever comes meanwhile should not wait for all."""
+    for job, outcome in outcomes[:AT_ONCE]:
         if job.done.done():
             continue
         if isinstance(outcome, BaseException):
             job.done.set_exception(outcome)
         else:
             job.done.set_result(outcome)
+    if len(outcomes) > AT_ONCE:
+        asyncio.get_running_loop().call_soon(_hand_over, outcomes[AT_ONCE:])

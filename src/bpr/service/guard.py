@@ -66,13 +66,18 @@ class Gate:
         if self.draining or not self.ready:
             why = "the service is stopping" if self.draining else "the service is starting"
             raise Refused(503, "unavailable", f"{why}: try again", ((b"retry-after", b"1"),))
-        if self.inside >= self._settings.in_flight:
-            raise Refused(
-                429,
-                "overloaded",
-                f"{self.inside} requests are in flight already: try again in a second",
-                ((b"retry-after", b"1"),),
-            )
+        if self.is_full:
+            raise self.full()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many are in as may be."""
+        return self.inside >= self._settings.in_flight
+
+    def full(self) -> Refused:
+        """What one more is told."""
+        message = f"{self.inside} requests are in flight already: try again in a second"
+        return Refused(429, "overloaded", message, ((b"retry-after", b"1"),))
 
     def __enter__(self) -> None:
         """One more is in."""
@@ -98,7 +103,7 @@ class Guard:
         if scope["type"] != "http":  # no websockets, no lifespan: what is asked for is not here
             return
         started, headers = time.perf_counter(), dict(scope["headers"])
-        identity = _identity(headers.get(b"x-request-id"))
+        identity = identity_of(headers.get(b"x-request-id"))
         scope["state"] = {**scope.get("state", {}), "request_id": identity}
         seen = _Seen(send, identity, self._gate)
         try:
@@ -225,7 +230,7 @@ async def refuse(send: Send, identity: str, refused: Refused) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _identity(given: bytes | None) -> str:
+def identity_of(given: bytes | None) -> str:
     """The request's own id, if it is a plain one."""
     if given is not None and _ID.fullmatch(given):
         return given.decode()

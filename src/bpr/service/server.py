@@ -11,25 +11,25 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import BprError, InvalidInput, StorageError
 from ..retriever import Retriever
 from .app import make_app
+from .connection import connection_class
 from .engine import Engine
-from .guard import CLOSE, HEADERS, Gate, Guard, error_body
+from .guard import Gate, Guard
 from .metrics import Metrics
 from .settings import Settings
 
 log = logging.getLogger("bpr.service")
 
-HEAD_BYTES = 32 << 10  # of a request's line and headers
 BACKLOG = 2048
 FAREWELL = 0.3  # seconds
+SWITCH = 0.0005  # seconds that a thread may keep the interpreter from the others: the network must not wait longer
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -56,6 +56,7 @@ def is_loopback(bound: socket.socket) -> bool:
 
 def serve(retriever: Retriever, bound: socket.socket, settings: Settings, started: Callable[[], None]) -> None:
     """Serve until a signal says stop. started: is called when the first request can be answered."""
+    sys.setswitchinterval(SWITCH)
     metrics = Metrics()
     engine, gate = Engine(retriever, settings, metrics), Gate(settings, metrics)
     try:
@@ -79,7 +80,7 @@ class _Service(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 Guard(make_app(engine, gate), gate, settings, metrics),
-                http=_connection(settings.header_time),
+                http=connection_class(gate, settings, metrics),
                 ws="none",
                 loop="uvloop",
                 lifespan="off",
@@ -140,59 +141,3 @@ class _Service(uvicorn.Server):
                 log.info("now on generation %d", self._engine.facts()["generation"])
         except BprError as error:
             log.error("the newest generation cannot be used, the old one goes on: %s", error)
-
-
-def _connection(header_time: float) -> type[HttpToolsProtocol]:
-    """uvicorn's connection, which waits for ever for a request's head and takes one of any size: this does neither."""
-
-    class Connection(HttpToolsProtocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._head: asyncio.TimerHandle | None = None
-            self._await_head()
-
-        def connection_lost(self, error: Exception | None) -> None:
-            self._head_is_here()
-            super().connection_lost(error)
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._head_bytes = 0
-            self._await_head()
-
-        def on_url(self, url: bytes) -> None:
-            self._count(url)
-            super().on_url(url)
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._count(name + value)
-            super().on_header(name, value)
-
-        def on_headers_complete(self) -> None:
-            self._head_is_here()
-            super().on_headers_complete()
-
-        def send_400_response(self, message: str) -> None:
-            """In the one shape of errors."""
-            body = error_body("-", "invalid_input", "this is not an HTTP request that can be read")
-            fields = [*HEADERS, *CLOSE, (b"content-type", b"application/json")]
-            fields.append((b"content-length", str(len(body)).encode()))
-            lines = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
-            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + lines + b"\r\n" + body)
-            self.transport.close()
-
-        def _await_head(self) -> None:
-            if self._head is None:
-                self._head = self.loop.call_later(header_time, self.transport.close)
-
-        def _head_is_here(self) -> None:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-
-        def _count(self, part: bytes) -> None:
-            self._head_bytes += len(part)
-            if self._head_bytes > HEAD_BYTES:
-                raise ValueError("the head is too large")  # httptools stops at it, and a 400 follows
-
-    return Connection
