@@ -171,7 +171,7 @@ class Collate:
 
     pad: int
 
-    def __call__(self, items: list[Item]) -> dict[str, Tensor]:
+    def __call__(self, items: list[Item]) -> dict[str, Any]:
         """Questions and passages padded to the longest; the first passages are the questions' own, in their order."""
         questions = [tokens for item in items for tokens in item.questions]
         own, others, own_rows, other_rows, own_made, other_made = [], [], [], [], [], []
@@ -192,6 +192,7 @@ class Collate:
             "question_mask": question_mask,
             "passage_ids": passage_ids,
             "passage_mask": passage_mask,
+            "tokens": (int(question_mask.sum()), int(passage_mask.sum())),
             "positive": torch.arange(len(questions)),
             "rows": torch.tensor([*own_rows, *other_rows]),
             "owned": torch.tensor([[*rows, *[-1] * (most - len(rows))] for rows in owned]),

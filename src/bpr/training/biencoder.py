@@ -137,26 +137,49 @@ class BiEncoder(nn.Module):
         else:
             self.question = question
         self.objective, self.passage = objective, passage
+        self._known: list[nn.Parameter] = []
 
     def train(self, mode: bool = True) -> BiEncoder:
-        """Both towers, also one that is not registered."""
-        super().train(mode)
-        self.question.train(mode)
+        """Both towers, also one that is not registered; the Trainer asks before every step."""
+        parts = (self, self.question, self.passage, self.question.backbone, self.passage.backbone)
+        if any(part.training != mode for part in parts):  # or they all are already: a walk takes milliseconds
+            super().train(mode)
+            self.question.train(mode)
         return self
 
-    def forward(
-        self, question_ids: Tensor, question_mask: Tensor, passage_ids: Tensor, passage_mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The outputs e of both sides.  [q, tokens], [p, tokens] → [q, bits], [p, bits]"""
-        if self.shared and packed.fits(self.passage.backbone):
-            return self._together((question_ids, passage_ids), (question_mask, passage_mask))
-        return outputs(self.question, question_ids, question_mask), outputs(self.passage, passage_ids, passage_mask)
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Also asked for before every step: a walk through all modules each time would take a millisecond."""
+        self._known = self._known or list(self.parameters())
+        for weight in self._known:
+            weight.grad = None if set_to_none or weight.grad is None else torch.zeros_like(weight)
 
-    def _together(self, ids: tuple[Tensor, Tensor], masks: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        question_ids: Tensor,
+        question_mask: Tensor,
+        passage_ids: Tensor,
+        passage_mask: Tensor,
+        tokens: tuple[int, int] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The outputs e of both sides.  [q, tokens], [p, tokens] → [q, bits], [p, bits]
+
+        tokens: of both sides, without padding, if the host knows them (see packed.Packed.of).
+        """
+        if self.shared and packed.fits(self.passage.backbone):
+            return self._together((question_ids, passage_ids), (question_mask, passage_mask), tokens)
+        counts = tokens or (None, None)
+        return (
+            outputs(self.question, question_ids, question_mask, counts[0]),
+            outputs(self.passage, passage_ids, passage_mask, counts[1]),
+        )
+
+    def _together(
+        self, ids: tuple[Tensor, Tensor], masks: tuple[Tensor, Tensor], tokens: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor]:
         """One pass of a shared encoder over both sides: half as many kernels to launch."""
         longest = max(each.shape[1] for each in ids)
         all_ids, all_masks = (torch.cat([pad(x, (0, longest - x.shape[1])) for x in some]) for some in (ids, masks))
-        pooled = self.passage.pooled(all_ids, all_masks)  # [q + p, hidden]
+        pooled = self.passage.pooled(all_ids, all_masks, tokens=tokens and sum(tokens))  # [q + p, hidden]
         count = len(ids[0])
         return projected(pooled[:count], self.question.head), projected(pooled[count:], self.passage.head)
 
@@ -206,14 +229,14 @@ class BiEncoder(nn.Module):
             head.sigma.copy_(head.sigma.square().lerp(moment.clamp_min(1e-12), SIGMA_MOMENTUM).sqrt())
 
 
-def outputs(tower: Tower, ids: Tensor, mask: Tensor) -> Tensor:
+def outputs(tower: Tower, ids: Tensor, mask: Tensor, tokens: int | None = None) -> Tensor:
     """A side's outputs e, not yet in units of σ.  [n, tokens] → [n, bits]
 
     Where nothing can run without padding, texts of like length go through the encoder together: less than half as much
     padding is computed.
     """
     if packed.fits(tower.backbone) or len(ids) <= BUCKETS * SMALLEST_BUCKET:
-        return tower.outputs(ids, mask)
+        return tower.outputs(ids, mask, tokens=tokens)
     lengths = mask.sum(1)  # [n]
     order = lengths.argsort(stable=True)  # [n]
     parts = []

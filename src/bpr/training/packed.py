@@ -45,10 +45,15 @@ class Packed:
     segments: Tensor | None = None  # int64 [tokens]; None: all are in the first
 
     @classmethod
-    def of(cls, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Packed:
-        """From a padded batch.  ids, mask, segments: [texts, longest]"""
+    def of(cls, ids: Tensor, mask: Tensor, segments: Tensor | None = None, tokens: int | None = None) -> Packed:
+        """From a padded batch.  ids, mask, segments: [texts, longest]
+
+        tokens: how many are real, where it is known: otherwise the host must wait for a GPU to count them, and cannot
+        prepare the next step meanwhile.
+        """
         real = mask.bool()
-        text, positions = real.nonzero(as_tuple=True)
+        found = real.nonzero() if tokens is None else torch.nonzero_static(real, size=tokens)
+        text, positions = found.unbind(1)
         starts = nn.functional.pad(real.sum(1).cumsum(0), (1, 0)).int()
         kinds = None if segments is None else segments[text, positions]
         return cls(ids[text, positions], positions, text, starts, ids.shape[1], kinds)
@@ -160,5 +165,5 @@ def pooled(x: Tensor, batch: Packed, pooling: str, normalize: bool) -> Tensor:
     if pooling == "cls":
         vectors = x[batch.starts[:-1].long()]
     else:
-        vectors = torch.segment_reduce(x, "mean", offsets=batch.starts.long(), axis=0)
+        vectors = torch.segment_reduce(x, "mean", offsets=batch.starts.long(), axis=0, unsafe=True)  # or it waits
     return nn.functional.normalize(vectors, dim=-1) if normalize else vectors

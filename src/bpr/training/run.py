@@ -289,6 +289,7 @@ def arguments(recipe: Recipe | ReaderRecipe, folder: Path, steps: int, bar: bool
         use_cpu=not gpu,
         seed=recipe.seed,
         logging_steps=recipe.log_every,
+        logging_nan_inf_filter=False,  # looking at every step's loss would make the host wait for it
         eval_strategy="steps" if every else "no",
         eval_steps=every or None,
         save_strategy="steps" if every or recipe.save_every else "no",
@@ -300,6 +301,7 @@ def arguments(recipe: Recipe | ReaderRecipe, folder: Path, steps: int, bar: bool
         dataloader_num_workers=recipe.workers,
         dataloader_drop_last=True,
         dataloader_pin_memory=gpu,
+        accelerator_config={"non_blocking": gpu},  # a batch travels while the last one is worked on
         remove_unused_columns=False,
         report_to=["tensorboard"] if find_spec("tensorboard") else [],
         disable_tqdm=not bar,

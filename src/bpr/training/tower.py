@@ -67,14 +67,21 @@ class Tower(nn.Module):
         """A passage's in units of σ."""
         return outputs / self.head.sigma if self.side == "passage" else outputs
 
-    def outputs(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    def outputs(
+        self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None, tokens: int | None = None
+    ) -> Tensor:
         """The outputs e, not in units of σ.  int64[n, length] → float[n, bits]"""
-        return projected(self.pooled(ids, mask, segments), self.head)
+        return projected(self.pooled(ids, mask, segments, tokens), self.head)
 
-    def pooled(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """What the head is given, in its precision: a backbone in bfloat16 may have a head in float32.  [n, hidden]"""
+    def pooled(
+        self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None, tokens: int | None = None
+    ) -> Tensor:
+        """What the head is given, in its precision: a backbone in bfloat16 may have a head in float32.  [n, hidden]
+
+        tokens: how many are no padding, if it is known (see packed.Packed.of).
+        """
         if mask is not None and packed.fits(self.backbone):
-            return self.pooled_texts(packed.Packed.of(ids, mask, segments))
+            return self.pooled_texts(packed.Packed.of(ids, mask, segments, tokens))
         given = {"attention_mask": mask, "token_type_ids": segments}
         out = self.backbone(input_ids=ids, **{name: value for name, value in given.items() if value is not None})
         return pool(out.last_hidden_state.to(self.head.sigma.dtype), mask, self.model)

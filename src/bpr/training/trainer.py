@@ -124,7 +124,9 @@ class BiTrainer(PlannedTrainer):
         self, model: nn.Module, inputs: Inputs, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The loss over the global batch."""
-        e_q, e_p = model(inputs["question_ids"], inputs["question_mask"], inputs["passage_ids"], inputs["passage_mask"])
+        tokens = None if isinstance(model, nn.DataParallel) else inputs["tokens"]  # that would split the texts
+        sides = ("question_ids", "question_mask", "passage_ids", "passage_mask")
+        e_q, e_p = model(*(inputs[name] for name in sides), tokens)
         return self.loss(e_q.float(), e_p.float(), inputs)
 
     def loss(self, e_q: Tensor, e_p: Tensor, inputs: Inputs) -> Tensor:
