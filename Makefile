@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench reliability sanitize neon clean
+.PHONY: help install demo test check docs bench reliability sanitize neon clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -31,6 +31,10 @@ check: install   ## style and types
 
 test: check      ## all checks and tests, with branch coverage (at least 95 %)
 	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term --cov-fail-under=95
+
+docs: install    ## the site → build/site, after the pages that the program writes itself
+	$(BIN)/python tools/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 reliability: install    ## the whole campaigns: property tests, mutations, kills, power cuts (make test runs a slice)
 	BPR_CAMPAIGN=full $(BIN)/pytest -n $(JOBS) tests/reliability tests/properties
