@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bpr
-from bpr import bundle
+from bpr import bundle, live
 from bpr.codes import LEVELS, pack, pack_magnitudes
 from bpr.encoder import Encoder
 from bpr.errors import (
@@ -406,6 +406,28 @@ def test_a_filter_is_evaluated_once(one_plane: Path, monkeypatch: pytest.MonkeyP
             assert opened.rank(ASKED[:1], k=1, where={"page": {">=": low, "<=": low}}).rows.tolist() == [[low]]
     assert len(asked) == 40
     assert len(opened._snapshot.found) == 32
+
+
+def test_all_passages_that_fulfil_a_filter_come_in_the_order_of_the_bundle(one_plane: Path) -> None:
+    with bpr.open(one_plane) as opened:
+        assert [each.meta["page"] for each in opened.filtered({"page": {"in": [900, 3, 40]}})] == [3, 40, 900]
+        assert len(list(opened.filtered())) == len(list(opened.filtered({}))) == ROWS
+        with pytest.raises(InvalidInput, match="there is no field 'pages'"):
+            opened.filtered({"pages": 3})
+
+
+def test_filtered_passages_and_fields_are_those_of_every_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SMALL_ROWS", 1)
+    path, vectors = tmp_path / "x.bpr", np.ones((4, 8), np.float32)
+    bpr.build([{"id": str(row), "text": "", "a": row} for row in range(4)], path, vectors=vectors)
+    bpr.delete(path, ["1"])
+    bpr.add(path, [{"id": "9", "text": "", "a": "nine", "b": {"c.d": None}}], vectors=vectors[:1])
+    with bpr.open(path) as opened:
+        assert [each.id for each in opened.filtered({"a": {"<": 3}})] == ["0", "2"]
+        assert [each.id for each in opened.filtered({"a": {"!=": 0}})] == ["2", "3", "9"]
+        assert opened.fields() == {"a": {"numbers", "strings"}, "b": {"objects"}, "b.c\\.d": {"null"}}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from .filters import Condition, Where, parse
 from .index import CellIndex, SegmentedIndex
 from .kernels import Cancel, Limits
 from .kinds import Plan, SegmentIndex
-from .passages import Passages
+from .passages import ROWS_AT_ONCE, Passages
 from .reader import Reader, has_reader
 from .records import Answer, Hit, Hits, Passage
 from .segments import Contents
@@ -293,6 +293,19 @@ class Retriever:
         hits = [_hits(snapshot.passages, rows, scores) for rows, scores in ranked]
         lap("texts")
         return hits[0] if alone else hits
+
+    def filtered(self, where: Where | None = None) -> Iterator[Passage]:
+        """Every passage whose metadata fulfil the filter, in the order of the bundle; without one: all of them."""
+        snapshot = self._snapshot
+        if where is None:
+            return iter(snapshot.passages)
+        rows = np.flatnonzero(np.asarray(snapshot.mask(where, None)))
+        parts = (rows[first : first + ROWS_AT_ONCE] for first in range(0, len(rows), ROWS_AT_ONCE))
+        return (passage for part in parts for passage in snapshot.passages.get(part))
+
+    def fields(self) -> dict[str, set[str]]:
+        """What filters can ask for: each field of the metadata, and which kinds of values (filters.KINDS) it holds."""
+        return self._snapshot.contents.fields()
 
     def grouped(self, hits: Sequence[Hit], neighbours: int = 0) -> list[fusion.Group]:
         """The hits of one question by document, each with so many passages around its best hit (see `fusion`)."""

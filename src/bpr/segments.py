@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import bundle, columns, kinds, lexical, passages, vectors
 from .codes import BLOCK_ROWS, Codes, Floats, Mask, RowMask
 from .errors import CorruptBundle, InvalidInput, UnsupportedFormat
+from .filters import KINDS as VALUE_KINDS
 from .filters import Condition, matches
 from .index import Cells, SegmentedIndex
 from .index.rows import Numbers, Rows
@@ -234,6 +235,14 @@ class Contents:
             return found[0]
         left = [np.delete(np.asarray(mask), gone) for mask, gone in zip(found, self.deleted, strict=True)]
         return RowMask.of(np.concatenate(left))
+
+    def fields(self) -> dict[str, set[str]]:
+        """Every field of the metadata, as a filter spells it, and the kinds of its values."""
+        found: dict[str, set[str]] = {}
+        for each in (field for held in self.columns if held is not None for field in held.fields):
+            kinds = {VALUE_KINDS[kind] for kind, values in enumerate(each.kinds) if values}
+            found[each.name] = found.get(each.name, set()) | kinds
+        return found
 
     def by_words(self, questions: Sequence[str], n: int, mask: Mask | None, limits: Limits) -> list[lexical.Ranked]:
         """Of each question up to n rows by BM25, and their scores; InvalidInput where the bundle keeps no words."""
