@@ -84,7 +84,7 @@ OWNERS = {
     "onnx": {"training"},
     "bm25s": {"training"},
     "tensorboard": {"training"},
-    "bpr.training": {"training", "cli", "compare/ablations.py"},
+    "bpr.training": {"training", "cli", "compare/ablations.py", "integrations/sentence_transformers.py"},
     "fastapi": {"service"},
     "uvicorn": {"service"},
     "prometheus_client": {"service"},

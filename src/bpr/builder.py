@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,6 +43,7 @@ from .transform import Transform
 from .vectors import Kind as VectorKind
 
 PART_ROWS = 4096  # passages whose codes are kept together; after a kill at most so many are encoded again
+FIT_ROWS = 4096  # passages that a transform of an encoder's vectors is measured on: a spread is known to a hundredth
 
 WARM_UP = "What is this text about?"  # whoever opens the bundle can see whether its model still gives the same bits
 
@@ -112,11 +113,15 @@ def _build_from_text(
     parts = Parts(path)
     with bundle.create(path) as new:
         total = _count(source, say)
-        transform = Transform.identity(model.bits)
-        found = encoded(read(source), encoder, plan.vectors is not None, threads, parts, total, say)
+        transform, rest = _fitted(source, encoder, total, threads, say)
+        found = encoded(rest, encoder, transform, plan.vectors is not None, threads, parts, total, say)
         written = _write(new, source, plan, model.planes, transform, found, say)
         say("publishing", 0, None)
-        info = {**_info(transform, model.planes, False), **_model_info(encoder, path), **plan.to_info()}
+        info = {
+            **_info(transform, model.planes, bool(transform.mean.any())),
+            **_model_info(encoder, path),
+            **plan.to_info(),
+        }
         segments.publish(new, info, [written], 0)
     parts.remove()
     return written.rows
@@ -173,9 +178,32 @@ def _count(source: Source, say: Progress) -> int | None:
     return rows
 
 
+def _fitted(
+    source: Source, encoder: Encodes, total: int | None, threads: int | None, say: Progress
+) -> tuple[Transform, Iterator[Passage]]:
+    """How this encoder's vectors become bits, and the passages.
+
+    A model that was trained for bits needs no transform. The vectors of another (an encoder with `fit`) are centred,
+    rotated and scaled as vectors of yours are, by what a sample of the passages shows: as many as FIT_ROWS, evenly
+    spaced; the first ones, where passages can be read only once.
+    """
+    found, fit = read(source), getattr(encoder, "fit", None)
+    if fit is None:
+        return Transform.identity(encoder.model.bits), found
+    if total is None or isinstance(source, Iterator):
+        sample = list(islice(found, FIT_ROWS))
+        found = chain(sample, found)
+    else:
+        sample = list(islice(read(source), 0, None, max(1, -(-total // FIT_ROWS))))
+    say("encoding a sample", 0, len(sample))
+    vectors = _vectors([(passage.title, passage.text) for passage in sample], encoder, threads, lambda rows: None)
+    return fit(finite(vectors)), found
+
+
 def encoded(
     found: Iterable[Passage],
     encoder: Encodes,
+    transform: Transform,
     keep: bool,
     threads: int | None,
     parts: Parts,
@@ -191,7 +219,7 @@ def encoded(
         def tell(rows: int, before: int = done) -> None:
             say("encoding passages", before + rows, total)
 
-        yield Block(some, *_codes_of(pairs, done, encoder, keep, threads, parts, tell))
+        yield Block(some, *_codes_of(pairs, done, encoder, transform, keep, threads, parts, tell))
         done += len(some)
         say("encoding passages", done, total)
 
@@ -200,6 +228,7 @@ def _codes_of(
     pairs: list[tuple[str, str]],
     first_row: int,
     encoder: Encodes,
+    transform: Transform,
     keep: bool,
     threads: int | None,
     parts: Parts,
@@ -210,29 +239,40 @@ def _codes_of(
     say: is told how many are encoded.
     """
     model, number = encoder.model, first_row // PART_ROWS
-    key = part_key(pairs, encoder)
-    shape = (model.planes, len(pairs), model.bits // 8)
+    key = part_key(pairs, encoder, transform)
+    shape, dimensions = (model.planes, len(pairs), model.bits // 8), len(transform.mean)
     size = shape[0] * shape[1] * shape[2]
-    kept = parts.get(number, key, size + (len(pairs) * model.bits * 4 if keep else 0))
+    kept = parts.get(number, key, size + (len(pairs) * dimensions * 4 if keep else 0))
     if kept is not None:
-        floats = np.frombuffer(kept, np.float32, offset=size).reshape(-1, model.bits) if keep else None
+        floats = np.frombuffer(kept, np.float32, offset=size).reshape(-1, dimensions) if keep else None
         return list(np.frombuffer(kept, np.uint8, size).reshape(shape)), floats
-    pieces = []
-    for first in range(0, len(pairs), encoder.at_once):  # the same as all at once: no text's vector depends on others
-        if first:
-            say(first)
-        pieces.append(encoder.passages(pairs[first : first + encoder.at_once], threads=threads))
-    vectors = finite(np.concatenate(pieces), first_row)
-    codes = [pack(vectors)]
+    vectors = finite(_vectors(pairs, encoder, threads, say), first_row)
+    block = finite(transform.passages(vectors), first_row)
+    codes = [pack(block)]
     if model.large is not None:
-        codes.append(pack_largest(vectors, model.large))
+        codes.append(pack_largest(block, model.large))
     parts.put(number, key, b"".join(each.tobytes() for each in (*codes, *([vectors] if keep else []))))
     return codes, vectors if keep else None
 
 
-def part_key(pairs: Sequence[tuple[str, str]], encoder: Encodes) -> bytes:
-    """What the codes of a part depend on: its texts, the model, and what computes it."""
+def _vectors(
+    pairs: Sequence[tuple[str, str]], encoder: Encodes, threads: int | None, say: Callable[[int], None]
+) -> Floats:
+    """float32[n, dimensions], some at a time: the same as all at once, for no text's vector depends on others."""
+    pieces = []
+    for first in range(0, max(len(pairs), 1), encoder.at_once):
+        if first:
+            say(first)
+        pieces.append(encoder.passages(pairs[first : first + encoder.at_once], threads=threads))
+    return np.concatenate(pieces)
+
+
+def part_key(pairs: Sequence[tuple[str, str]], encoder: Encodes, transform: Transform | None = None) -> bytes:
+    """What the codes of a part depend on: its texts, the model, what computes it, and what its vectors go through."""
     key = hashlib.sha256(f"{encoder.model.fingerprint} {encoder.engine}\n".encode())
+    if transform is not None and not transform.is_identity:
+        for each in (transform.mean, transform.scales, transform.rotation):
+            key.update(b"" if each is None else each.tobytes())
     for pair in pairs:
         for text in pair:
             raw = text.encode()

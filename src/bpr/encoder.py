@@ -38,7 +38,11 @@ Engine: TypeAlias = Literal["bpr", "onnxruntime"]
 
 
 class Encodes(Protocol):
-    """What the builder and the retriever ask of an encoder; `Encoder` and training's `TorchEncoder` are two."""
+    """What the builder and the retriever ask of an encoder; `Encoder` and training's `TorchEncoder` are two.
+
+    One whose vectors were not trained for bits also has `fit`, which makes a transform for them (builder.py); then
+    vectors have as many dimensions as it likes, and codes have model.bits.
+    """
 
     @property
     def model(self) -> Model:

@@ -173,9 +173,9 @@ def reindex(
 def _text_coder(
     old: bundle.Opened, model: str | Path | Encodes | None, threads: int | None, parts: Parts, say: Progress
 ) -> Coder:
-    encoder = builder.encoder_of(old, model)
+    encoder, transform = builder.encoder_of(old, model), builder.load_transform(old)
     keep = Plan.of(old.info).vectors is not None
-    return lambda found, count: builder.encoded(found, encoder, keep, threads, parts, count, say)
+    return lambda found, count: builder.encoded(found, encoder, transform, keep, threads, parts, count, say)
 
 
 def _vector_coder(

@@ -17,6 +17,7 @@ from . import convert as convert
 from . import demo as demo
 from . import evaluate as evaluate
 from . import live as live
+from . import mcp as mcp
 from . import mine as mine
 from . import reader as reader
 from . import serve as serve

@@ -23,8 +23,8 @@ from .. import __version__
 from ..errors import BprError, InvalidInput
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-# What the extra brings, and what comes along with it.
-EXTRA = ("torch", "transformers", "accelerate", "safetensors", "bm25s", "numba", "onnx", "huggingface_hub")
+# What the extra `train` brings, and what comes along with it.
+TRAINING = ("torch", "transformers", "accelerate", "safetensors", "bm25s", "numba", "onnx", "huggingface_hub")
 
 EPILOG = """\b
 Example:
@@ -90,7 +90,10 @@ def ending() -> Iterator[None]:
 
 @contextmanager
 def needs_extra(extra: str, *packages: str) -> Iterator[None]:
-    """Around imports of what the installation alone does not bring, but this extra does."""
+    """Around imports of what `pip install binary-passage-retriever` alone does not bring.
+
+    packages: what the extra brings, by the names that they are imported by.
+    """
     try:
         yield
     except ImportError as error:
@@ -104,7 +107,7 @@ def needs_extra(extra: str, *packages: str) -> Iterator[None]:
 
 def train_extra() -> AbstractContextManager[None]:
     """Around imports of training."""
-    return needs_extra("train", *EXTRA)
+    return needs_extra("train", *TRAINING)
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
