@@ -46,6 +46,7 @@ ORDER = [
     "bert",
     "encoder",
     "reader",
+    "given",
     "builder",
     "live",
     "retriever",

@@ -1,4 +1,4 @@
-"""From passages to a bundle on disk: their text is encoded with a model, or their vectors are given.
+"""From passages to a bundle on disk: their text is encoded with a model, or their vectors or codes are given.
 
 The edges (bpr.build, the command line) call it. It knows passages, codes, bundles, and an encoder by what it does; it
 must not know how vectors are made.
@@ -22,17 +22,14 @@ from .codes import (
     LEVELS,
     Codes,
     Floats,
-    blocks,
     checked_bits,
-    checked_vectors,
     finite,
     pack,
     pack_largest,
-    pack_magnitudes,
 )
-from .disk import storage_error
 from .encoder import Encoder, Encodes
 from .errors import BprError, InvalidInput, ModelMismatch
+from .given import GivenCodes, given_codes, load_vectors, with_codes, with_vectors
 from .kinds import Kind, Plan
 from .model import Model
 from .parts import Parts
@@ -54,11 +51,12 @@ def build(
     source: Source,
     path: str | Path,
     *,
-    model: str | Path | Encodes = "mini",
+    model: str | Path | Encodes | None = None,
     kind: Kind = "scan",
     words: bool = False,
     keep_vectors: VectorKind | None = None,
     vectors: ArrayLike | str | Path | None = None,
+    codes: ArrayLike | str | Path | GivenCodes | None = None,
     planes: int | None = None,
     center: bool = False,
     rotate: bool = False,
@@ -70,7 +68,7 @@ def build(
     """Write the bundle `path` from passages; returns their number. Their text is encoded, unless vectors are given.
 
     source: a TSV, JSONL or BEIR file, a folder or file of documents (cut into passages of 100 words), or an iterable of
-    dicts. model: a model folder, "mini" (the one that ships with bpr) or an opened encoder; the bundle remembers it.
+    dicts. model: a model folder, "mini" (the default, it ships with bpr) or an opened encoder; the bundle remembers it.
     kind: of the index. "scan" compares every code; "cells" the few per cent around the question, for millions of
     passages (`bpr tune` sets how many); "hash" gives the scan's results, faster for near duplicates alone.
     words: keep the words too, for hybrid search. keep_vectors: keep the vectors as "int8" or "float16" on disk, for a
@@ -81,26 +79,28 @@ def build(
     for twice the bytes and a better rerank; center, rotate: for vectors that were not trained for bits; `bits` >
     dimensions (with rotate) gives longer codes.
 
+    codes: uint8[n, bits/8] likewise, sign bits as `bpr.pack` makes them; model is then the one that they were made
+    with, as you say, to search with text; without it, search with vectors.
+
     An existing bundle is replaced as a whole, at the end; until then, and after any error, the old one stays. What is
     encoded already is kept in `path`.parts until then: the same call after a kill goes on where it was (an iterable:
     if it yields the same passages again).
     """
     say, plan = progress or (lambda what, done, total: None), Plan(kind, words=words, vectors=keep_vectors)
-    if vectors is None:
-        if planes is not None or center or rotate or bits is not None:
-            raise InvalidInput("planes, center, rotate and bits are for vectors of yours; a model has settled them")
-        encoder = Encoder.open(model) if isinstance(model, str | Path) else model
-        return _build_from_text(source, Path(path), encoder, plan, threads, say)
-    if planes not in (None, 1, 2):
-        raise InvalidInput(f"planes must be 1 or 2, not {planes}")
-    floats = load_vectors(vectors)
-    transform = _transform(floats, planes or 1, center, rotate, bits, seed)
-    with bundle.create(path) as new:
-        found = with_vectors(passages.read(source), floats, transform, planes or 1, (source, vectors), say)
-        written = _write(new, source, plan, planes or 1, transform, found, say)
-        say("publishing", 0, None)
-        segments.publish(new, {**_info(transform, planes or 1, center), **plan.to_info()}, [written], 0)
-    return written.rows
+    if vectors is None and (planes is not None or center or rotate or bits is not None):
+        raise InvalidInput("planes, center, rotate and bits are for vectors of yours; a model has settled them")
+    if codes is not None:
+        if vectors is not None or keep_vectors is not None:
+            raise InvalidInput(
+                "codes are all that is needed, and all that there is: leave out vectors and keep_vectors"
+            )
+        return _build_from_codes(source, Path(path), codes, model, plan, say)
+    if vectors is not None:
+        how = (1 if planes is None else planes, center, rotate, bits, seed)
+        return _build_from_vectors(source, Path(path), vectors, plan, how, say)
+    given = "mini" if model is None else model
+    encoder = Encoder.open(given) if isinstance(given, str | Path) else given
+    return _build_from_text(source, Path(path), encoder, plan, threads, say)
 
 
 # ── From text ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,11 +117,9 @@ def _build_from_text(
         found = encoded(rest, encoder, transform, plan.vectors is not None, threads, parts, total, say)
         written = _write(new, source, plan, model.planes, transform, found, say)
         say("publishing", 0, None)
-        info = {
-            **_info(transform, model.planes, bool(transform.mean.any())),
-            **_model_info(encoder, path),
-            **plan.to_info(),
-        }
+        known = _model_info(model, getattr(encoder, "folder", None), path)
+        known["warm_up"] = warm_up_code(encoder)
+        info = {**_info(transform, model.planes, bool(transform.mean.any())), **known, **plan.to_info()}
         segments.publish(new, info, [written], 0)
     parts.remove()
     return written.rows
@@ -280,22 +278,20 @@ def part_key(pairs: Sequence[tuple[str, str]], encoder: Encodes, transform: Tran
     return key.digest()
 
 
-def _model_info(encoder: Encodes, path: Path) -> dict[str, Any]:
+def _model_info(model: Model, folder: Path | None, path: Path) -> dict[str, Any]:
     """What a bundle remembers of its model; the folder, seen from beside the bundle, is only where to look first."""
-    model: Model = encoder.model
-    folder = getattr(encoder, "folder", None)
     where = None if folder is None else os.path.relpath(folder, os.path.realpath(path.parent))
     return {
         "model": {"name": model.name, "fingerprint": model.fingerprint, "folder": where},
         "levels": None if model.levels is None else list(model.levels),
         "candidates": model.candidates,
-        "warm_up": warm_up_code(encoder),
     }
 
 
 def warm_up_code(encoder: Encodes) -> str:
     """The signs of a question that is the same for all bundles, in hexadecimal digits."""
-    return pack(encoder.questions([WARM_UP])).tobytes().hex()
+    vector = encoder.questions([WARM_UP])
+    return pack(vector[:, : vector.shape[1] // 8 * 8]).tobytes().hex()  # whole bytes, whatever the width
 
 
 def known_model(opened: bundle.Opened) -> dict[str, Any]:
@@ -341,22 +337,26 @@ def _find_model(opened: bundle.Opened, known: Mapping[str, Any]) -> Path:
 # ── From vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def load_vectors(vectors: ArrayLike | str | Path) -> Floats:
-    """An array float[n, dimensions]; a path is memory-mapped."""
-    if not isinstance(vectors, (str, Path)):
-        return checked_vectors(vectors)
-    try:
-        # Not np.load, which would also open archives and pickles.
-        with np.errstate(over="ignore"):  # a header may claim any size
-            return checked_vectors(np.lib.format.open_memmap(vectors, mode="r"))
-    except OSError as error:
-        raise storage_error("read", Path(vectors), error) from error
-    except InvalidInput as error:
-        raise InvalidInput(f"{vectors}: {error}") from error
-    except Exception as error:  # numpy's header parser lets a hostile header raise almost anything
-        raise InvalidInput(
-            f"{vectors} is not a plain .npy array of numbers (numpy.save writes one): {error}"
-        ) from error
+def _build_from_vectors(
+    source: Source,
+    path: Path,
+    vectors: ArrayLike | str | Path,
+    plan: Plan,
+    how: tuple[int, bool, bool, int | None, int],
+    say: Progress,
+) -> int:
+    """how: planes, center, rotate, bits, seed."""
+    planes, center, *_ = how
+    if planes not in (1, 2):
+        raise InvalidInput(f"planes must be 1 or 2, not {planes}")
+    floats = load_vectors(vectors)
+    transform = _transform(floats, *how)
+    with bundle.create(path) as new:
+        found = with_vectors(passages.read(source), floats, transform, planes, (source, vectors), say)
+        written = _write(new, source, plan, planes, transform, found, say)
+        say("publishing", 0, None)
+        segments.publish(new, {**_info(transform, planes, center), **plan.to_info()}, [written], 0)
+    return written.rows
 
 
 def load_transform(opened: bundle.Opened) -> Transform:
@@ -373,33 +373,6 @@ def _transform(floats: Floats, planes: int, center: bool, rotate: bool, bits: in
     return Transform.fit(floats, center=center, rotate=rotate, bits=bits, seed=seed)
 
 
-def with_vectors(
-    found: Iterable[Passage],
-    floats: Floats,
-    transform: Transform,
-    planes: int,
-    origins: tuple[object, object],
-    say: Progress,
-) -> Iterator[Block]:
-    """The passages with the codes of their vectors. origins: of both, for the message if their numbers differ."""
-    rest, rows, total = iter(found), 0, len(floats)
-    say("reading passages", rows, total)
-    for part in blocks(total):
-        some = list(islice(rest, part.stop - part.start))
-        if len(some) == part.stop - part.start:
-            given = finite(np.asarray(floats[part]), part.start)
-            block = finite(transform.passages(given), part.start)
-            yield Block(some, [pack(block), *([pack_magnitudes(block)] if planes == 2 else [])], given)
-        rows += len(some)
-        say("reading passages", rows, total)
-    rows += sum(1 for _ in rest)
-    if rows != total:
-        texts, numbers = (f"{file}: " if isinstance(file, str | Path) else "" for file in origins)
-        raise InvalidInput(
-            f"{texts}{rows} passages but {numbers}{total} vectors; the i-th vector must be the i-th passage's"
-        )
-
-
 def _info(transform: Transform, planes: int, center: bool) -> dict[str, Any]:
     return {
         "bits": len(transform.scales),
@@ -410,3 +383,41 @@ def _info(transform: Transform, planes: int, center: bool) -> dict[str, Any]:
         "rotated": transform.rotation is not None,
         "model": None,  # the vectors came from outside
     }
+
+
+# ── From codes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _build_from_codes(
+    source: Source,
+    path: Path,
+    codes: ArrayLike | str | Path | GivenCodes,
+    model: str | Path | Encodes | None,
+    plan: Plan,
+    say: Progress,
+) -> int:
+    """One plane, as it is given; no transform."""
+    ready = given_codes(codes)
+    transform = Transform.identity(checked_bits(ready.bits))
+    info = {**_info(transform, 1, False), **_stated(model, ready.bits, path), "levels": None, **plan.to_info()}
+    with bundle.create(path) as new:
+        found = with_codes(passages.read(source), ready, (source, codes), say)
+        written = _write(new, source, plan, 1, transform, found, say)
+        say("publishing", 0, None)
+        segments.publish(new, info, [written], 0)
+    return written.rows
+
+
+def _stated(model: str | Path | Encodes | None, bits: int, path: Path) -> dict[str, Any]:
+    """What the bundle remembers of the model that is said to have made the codes. Its bits must be theirs."""
+    if model is None:
+        return {}
+    if isinstance(model, str | Path):
+        return _model_info(_of_width(models.load(model)[0], bits), models.resolve(model), path)
+    return _model_info(_of_width(model.model, bits), getattr(model, "folder", None), path)
+
+
+def _of_width(model: Model, bits: int) -> Model:
+    if model.bits != bits:
+        raise ModelMismatch(f"the codes have {bits} bits, and the model {model.name!r} makes {model.bits}: name theirs")
+    return model

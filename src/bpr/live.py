@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import builder, bundle, passages, segments
+from . import builder, bundle, given, passages, segments
 from .builder import Source
 from .disk import Disk, OutputFile
 from .encoder import Encodes
@@ -175,7 +175,13 @@ def _text_coder(
 ) -> Coder:
     encoder, transform = builder.encoder_of(old, model), builder.load_transform(old)
     keep = Plan.of(old.info).vectors is not None
-    return lambda found, count: builder.encoded(found, encoder, transform, keep, threads, parts, count, say)
+    planes = int(old.info["planes"])  # one, where codes of a model of two were given
+
+    def coder(found: Iterable[Passage], count: int) -> Iterator[Block]:
+        for block in builder.encoded(found, encoder, transform, keep, threads, parts, count, say):
+            yield block._replace(codes=block.codes[:planes])
+
+    return coder
 
 
 def _vector_coder(
@@ -186,13 +192,13 @@ def _vector_coder(
         raise InvalidInput(
             f"{old.path} was built with the model {known['name']!r} and encodes text itself: leave the vectors out"
         )
-    floats, transform = builder.load_vectors(vectors), builder.load_transform(old)
+    floats, transform = given.load_vectors(vectors), builder.load_transform(old)
     try:
         transform.passages(floats[:0])
     except InvalidInput as error:  # of another width
         raise InvalidInput(f"{old.path}: {error}") from None
     planes = int(old.info["planes"])
-    return lambda found, count: builder.with_vectors(found, floats, transform, planes, origins, say)
+    return lambda found, count: given.with_vectors(found, floats, transform, planes, origins, say)
 
 
 def _spooled(

@@ -127,19 +127,40 @@ def evaluate(
     """
     if vectors is not None and len(vectors) != len(questions):
         raise InvalidInput(f"there are {len(vectors):,} vectors for {len(questions):,} questions: each needs its own")
-    finder, say = AnswerFinder(regex), progress or (lambda what, done, total: None)
-    ids: list[list[str]] = []
-    ranks = np.zeros(len(questions), np.int64)
-    for number, hits in enumerate(_ask(opened, questions, depth, vectors, say, how)):
-        question, texts = questions[number], [hit.text for hit in hits]
-        if watch is None:
-            ranks[number] = finder.rank(question, texts)
+    tally, say = Tally(regex, watch), progress or (lambda what, done, total: None)
+    for question, hits in zip(questions, _ask(opened, questions, depth, vectors, say, how), strict=True):
+        tally.add(question, hits)
+    return tally.run(depth)
+
+
+class Tally:
+    """Where the right passages stand in what was found, question by question, whoever found it."""
+
+    def __init__(self, regex: bool = False, watch: Watch | None = None) -> None:
+        """regex: answers are regular expressions. watch: called with each question that is added."""
+        self._finder, self._watch = AnswerFinder(regex), watch
+        self.questions: list[Question] = []
+        self._ids: list[list[str]] = []
+        self._ranks: list[int] = []
+
+    def add(self, question: Question, hits: list[Hit], known: list[bool] | None = None) -> None:
+        """known: which of the hits hold an answer, where their texts are not at hand to look."""
+        right = known
+        if right is None and self._watch is not None:
+            right = self._finder.holds(question, [hit.text for hit in hits])
+        if right is None:
+            self._ranks.append(self._finder.rank(question, (hit.text for hit in hits)))
         else:
-            right = finder.holds(question, texts)
-            ranks[number] = evaluation.first(right)
-            watch(question, hits, right)
-        ids.append([hit.id for hit in hits])
-    return Run(depth, ranks, evaluation.gold_ranks(questions, ids), _ndcg(questions, ids))
+            self._ranks.append(evaluation.first(right))
+        if self._watch is not None and right is not None:
+            self._watch(question, hits, right)
+        self.questions.append(question)
+        self._ids.append([hit.id for hit in hits])
+
+    def run(self, depth: int) -> Run:
+        """Of all questions, in the order in which they were added. depth: how many hits each had, at most."""
+        asked, ranks = self.questions, np.array(self._ranks, np.int64)
+        return Run(depth, ranks, evaluation.gold_ranks(asked, self._ids), _ndcg(asked, self._ids))
 
 
 def _ask(
@@ -248,12 +269,7 @@ class Folder:
 
     def watch(self, question: Question, hits: list[Hit], right: list[bool]) -> None:
         """A `Watch` that adds a question to DPR's results and to the TREC run."""
-        shown = list(zip(hits, right, strict=True))[: self._contexts]
-        passages = [
-            {"id": hit.id, "title": hit.title, "text": hit.text, "score": f"{hit.score:.9g}", "has_answer": yes}
-            for hit, yes in shown
-        ]
-        entry = {"question": question.text, "answers": question.answers, "ctxs": passages}
+        entry = dpr_entry(question, hits[: self._contexts], right[: self._contexts])
         self._files[RETRIEVED].write(self._before + json.dumps(entry, ensure_ascii=False).encode())
         self._files[TREC].write("".join(trec_lines(question, hits)).encode())
         self._before = b",\n"
@@ -276,6 +292,15 @@ def writing(folder: Path, others: Iterable[str] = (), contexts: int | None = Non
     names = (RESULTS, RETRIEVED, TREC, *others)
     with replacing(*(folder / name for name in names)) as files:
         yield Folder(dict(zip(names, files, strict=True)), contexts)
+
+
+def dpr_entry(question: Question, hits: Sequence[Hit], right: Sequence[bool]) -> dict[str, Any]:
+    """A question in DPR's results, JSON-able. right: which of the hits hold an answer."""
+    passages = [
+        {"id": hit.id, "title": hit.title, "text": hit.text, "score": f"{hit.score:.9g}", "has_answer": yes}
+        for hit, yes in zip(hits, right, strict=True)
+    ]
+    return {"question": question.text, "answers": question.answers, "ctxs": passages}
 
 
 def trec_lines(question: Question, hits: Iterable[Hit]) -> Iterator[str]:

@@ -305,7 +305,8 @@ def print_evaluation(report: Mapping[str, Any]) -> None:
         lines.append(tuple(line))
     _print_grid(lines, justify="right")
     compared = "" if against is None else f"; difference: to {plain(against)}, question by question"
-    _console().print(f"{count(asked, 'question')}, {count(report['rows'], 'passage')}{compared}", soft_wrap=True)
+    of = count(report["rows"], "passage") if "rows" in report else f"up to {count(report['depth'], 'result')} of each"
+    _console().print(f"{count(asked, 'question')}, {of}{compared}", soft_wrap=True)
 
 
 def print_export(made: Iterable[tuple[str, int, float]]) -> None:

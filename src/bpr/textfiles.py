@@ -6,6 +6,7 @@ Everything here is streamed in flat memory, and every error names the file and t
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -25,6 +26,7 @@ from .errors import InvalidInput
 JSON_TYPES = (".jsonl", ".json", ".ndjson")
 PACKED_TYPES = (".gz", ".xz", ".zst")
 LONGEST_LINE = 64 << 20  # bytes of a line, characters of a TSV field: beyond this a file is not what it seems
+PIECE_BYTES = 1 << 20
 ZSTD_INPUT = 1 << 13  # small, because a few bytes of zstd can unpack to megabytes
 
 _csv_limit = threading.Lock()
@@ -130,22 +132,46 @@ def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text file, unpacked and decoded, each with its number (from 1). A byte order mark is dropped."""
     number = 0
+    with _reading(path, lambda: f"line {number}") as stream:
+        while line := stream.readline(LONGEST_LINE):
+            number += 1
+            if len(line) == LONGEST_LINE:
+                raise InvalidInput(f"{path}, line {number}: {LONGEST_LINE} bytes or longer; is this a text file?")
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+
+
+def read_pieces(path: Path) -> Iterator[str]:
+    """A text file, unpacked and decoded, in pieces that may end anywhere: for what has no lines, or very long ones."""
+    decoder, done = codecs.getincrementaldecoder("utf-8-sig")(), 0
+    with _reading(path, lambda: f"byte {done:,}") as stream:
+        while True:
+            piece = stream.read(PIECE_BYTES)
+            done += len(piece)
+            try:
+                text = decoder.decode(piece, final=not piece)
+            except UnicodeDecodeError as error:
+                at, bad = done - len(error.object) + error.start, error.object[error.start]
+                raise InvalidInput(f"{path}, byte {at:,}: 0x{bad:02x} is not UTF-8; save the file as UTF-8") from None
+            if not piece:
+                return
+            yield text
+
+
+@contextmanager
+def _reading(path: Path, place: Callable[[], str]) -> Iterator[io.BufferedIOBase]:
+    """The file's bytes, unpacked; whatever goes wrong while they are read and decoded is said with its place."""
     try:
         with _open_unpacked(path) as stream:
-            while line := stream.readline(LONGEST_LINE):
-                number += 1
-                if len(line) == LONGEST_LINE:
-                    raise InvalidInput(f"{path}, line {number}: {LONGEST_LINE} bytes or longer; is this a text file?")
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield stream
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidInput(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise InvalidInput(f"{path} is a folder, where a file is needed") from None
     except UnicodeDecodeError as error:
         bad = f"byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
-        raise InvalidInput(f"{path}, line {number}: not UTF-8 ({bad}); save the file as UTF-8") from None
+        raise InvalidInput(f"{path}, {place()}: not UTF-8 ({bad}); save the file as UTF-8") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise InvalidInput(f"{path}: damaged or cut short after line {number} ({error}); fetch it again") from None
+        raise InvalidInput(f"{path}: damaged or cut short after {place()} ({error}); fetch it again") from None
     except OSError as error:
         raise storage_error("read", path, error) from error
     except ValueError as error:  # a NUL in the name

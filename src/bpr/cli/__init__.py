@@ -16,6 +16,7 @@ from . import compare as compare
 from . import convert as convert
 from . import demo as demo
 from . import evaluate as evaluate
+from . import interchange as interchange
 from . import live as live
 from . import mcp as mcp
 from . import mine as mine

@@ -393,7 +393,7 @@ def load_questions(path: Path) -> Floats:
     """float[q, dimensions]; an array of one axis is one question."""
     import numpy as np
 
-    from ..builder import load_vectors
+    from ..given import load_vectors
 
     shape: tuple[int, ...] = ()
     with suppress(Exception), np.errstate(over="ignore"):  # whatever is wrong, load_vectors says it

@@ -1,5 +1,7 @@
 """The verbs of `bpr convert`: other people's data to passages and examples, other people's checkpoints to models.
 
+Those for other software's codes and results stand in interchange.py.
+
 Each turns options into one call, and what comes back into lines. Registered by being imported (cli/__init__.py).
 """
 
@@ -23,7 +25,7 @@ PASSAGES, EXAMPLES = "passages.jsonl", "examples.jsonl"
 SKIPS_SHOWN = 10  # items that are named; the rest is only counted
 
 convert = typer.Typer(
-    help="Convert other people's data and checkpoints.",
+    help="Convert other people's data, models and results.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )

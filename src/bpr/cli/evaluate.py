@@ -134,7 +134,7 @@ def evaluate(
         depth = runs.depth_for([*ks, *(answered.ks if answered else ())], len(opened), wanted)
         warnings = _warnings(asked, opened, output)
         how: dict[str, Any] = {"candidates": wanted, "rerank": not no_rerank, "threads": threads, "vectors": given}
-        with _folder(output, contexts) as folder:
+        with run_folder(output, contexts) as folder:
             watches = [each.watch for each in (folder, answered) if each is not None]
             run = runs.evaluate(opened, asked, depth, regex=regex, watch=_all(watches), progress=say, **how)
             run = replace(run, read=answered.measures() if answered else {})
@@ -143,7 +143,7 @@ def evaluate(
             size = {"rows": len(opened), "model": opened.info["model"], "reader": _name(reader), "asked": len(asked)}
             report = {**facts, **size, **search, "measures": run.summary(asked, ks, other), "warnings": warnings}
             if folder is not None:
-                folder.finish({**report, **runs.to_dict(run, asked, regex)}, _plots(run, other, asked, report))
+                folder.finish({**report, **runs.to_dict(run, asked, regex)}, drawings(run, other, asked, report))
     if as_json:
         terminal.print_json(report)
         return
@@ -182,7 +182,7 @@ def _all(watches: Sequence[Watch]) -> Watch | None:
 
 
 @contextmanager
-def _folder(output: Path | None, contexts: int | None) -> Iterator[Folder | None]:
+def run_folder(output: Path | None, contexts: int | None) -> Iterator[Folder | None]:
     """Where the files of the run go, if anywhere."""
     from .. import plots, runs
 
@@ -196,18 +196,25 @@ def _folder(output: Path | None, contexts: int | None) -> Iterator[Folder | None
 
 def _warnings(asked: Sequence[Question], opened: Retriever, output: Path | None) -> list[str]:
     """What the figures cannot tell, in sentences."""
-    from .. import evaluation, plots, runs
+    from .. import runs
 
-    advice = "pip install 'binary-passage-retriever[eval]'"
-    found = [runs.missing_gold(asked, opened)]
+    missing = runs.missing_gold(asked, opened)
+    return [*([missing] if missing else []), *left_out(asked, output)]
+
+
+def left_out(asked: Sequence[Question], output: Path | None) -> list[str]:
+    """What is not measured or drawn because something is not installed, in sentences."""
+    from .. import evaluation, plots
+
+    advice, found = "pip install 'binary-passage-retriever[eval]'", []
     if any(question.gold for question in asked) and not evaluation.has_ndcg():
         found.append(f"nDCG is left out: it needs ir-measures, {advice}")
     if output is not None and not plots.available():
         found.append(f"nothing is drawn: that needs matplotlib, {advice}")
-    return [each for each in found if each]
+    return found
 
 
-def _plots(run: Run, other: Run | None, asked: Sequence[Question], report: Mapping[str, Any]) -> dict[str, bytes]:
+def drawings(run: Run, other: Run | None, asked: Sequence[Question], report: Mapping[str, Any]) -> dict[str, bytes]:
     """recall@k as files, by their names."""
     from .. import plots
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from .. import passages as files
 from .. import retriever
-from ..builder import PART_ROWS, load_vectors, part_key
+from ..builder import PART_ROWS, part_key
 from ..codes import Codes, Floats, finite, pack, pack_largest
 from ..disk import replacing, storage_error
 from ..encoder import Encoder, Encodes, Vectors
 from ..errors import InvalidInput
+from ..given import load_vectors
 from ..index import Planes
 from ..model import Model
 from ..parts import Parts
