@@ -332,7 +332,8 @@ class Retriever:
         if hybrid not in (True, *FUSIONS):
             raise InvalidInput(f"hybrid must be True, False, {' or '.join(map(repr, FUSIONS))}, not {hybrid!r}")
         k = how.pop("k", 20)
-        depth = max(k, fusion.LISTED)
+        given = how.get("candidates")
+        depth = max(k, fusion.LISTED if given in (None, "all") else min(fusion.LISTED, given))
         by_codes = self._rank(snapshot, vectors, k=depth, lap=lap, **how)
         lap("rerank")
         mask = snapshot.mask(how.get("where"), how.get("mask"))

@@ -90,12 +90,15 @@ def run(
 
 def token_of(file: Path | None) -> str | None:
     """The token, from a file or BPR_TOKEN: never from the command line, which others can see."""
-    if file is None:
-        return os.environ.get("BPR_TOKEN") or None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"cannot read the token from {file}: {error}") from error
+    given, place = os.environ.get("BPR_TOKEN", ""), "BPR_TOKEN"
+    if file is not None:
+        try:
+            given, place = file.read_text(encoding="utf-8"), str(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"cannot read the token from {file}: {error}") from error
+    token = given.strip()
+    if file is None and not token:
+        return None
     if not token or not token.isascii() or not token.isprintable():
-        raise InvalidInput(f"{file} holds no token: one line of plain characters is one")
+        raise InvalidInput(f"{place} holds no token: one line of plain characters is one")
     return token

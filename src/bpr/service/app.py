@@ -24,7 +24,13 @@ from .guard import INTERNAL, Gate, Refused, error_body
 from .metrics import CONTENT_TYPE
 
 PAGE = Path(__file__).parent / "page"
-FILES = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+FILES = {
+    "app.js": "text/javascript",
+    "docs.js": "text/javascript",
+    "docs.css": "text/css",
+    "style.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
 CODES = {400: "invalid_input", 404: "not_found", 405: "method_not_allowed"}
 # What a client may have to handle, by route.
 _ALL = (400, 401, 421, 500)
@@ -47,7 +53,7 @@ def make_app(engine: Engine, gate: Gate) -> FastAPI:
     _add_questions(app, engine)
     _add_facts(app, engine, gate)
     _add_page(app)
-    _add_errors(app)
+    _add_errors(app, engine)
     return app
 
 
@@ -130,7 +136,7 @@ def _add_page(app: FastAPI) -> None:
         return FileResponse(PAGE / name, media_type=FILES[name])
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, engine: Engine) -> None:
     """Whatever a route raises leaves in the one shape of errors."""
 
     @app.exception_handler(Refused)
@@ -149,18 +155,18 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(BprError)
     async def ours(request: Request, error: BprError) -> Response:
-        return _refusal(request, _as_refused(error))
+        return _refusal(request, _as_refused(error, engine))
 
     @app.exception_handler(Exception)  # the guard logs it
     async def unexpected(request: Request, error: Exception) -> Response:
         return _refusal(request, Refused(500, "internal", INTERNAL))
 
 
-def _as_refused(error: BprError) -> Refused:
+def _as_refused(error: BprError, engine: Engine) -> Refused:
     if isinstance(error, DeadlineExceeded | Cancelled):
         return Refused(504, "deadline_exceeded", "it was not done in time: ask for less, or later")
     if isinstance(error, InvalidInput):
-        return Refused(400, "invalid_input", str(error))
+        return Refused(400, "invalid_input", engine.without_paths(str(error)))
     raise error  # a bundle or a model that is broken is not the caller's mistake
 
 

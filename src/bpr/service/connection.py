@@ -20,94 +20,100 @@ HEAD_BYTES = 32 << 10  # of a request's line and headers
 _FIXED = b"".join(name + b": " + value + b"\r\n" for name, value in HEADERS)
 
 
-def connection_class(gate: Gate, settings: Settings, metrics: Metrics) -> type[HttpToolsProtocol]:
-    """The class that uvicorn makes a connection of."""
-    refusals = {route: metrics.requests.labels(route, "429") for route in ROUTES}
+class Connection(HttpToolsProtocol):
+    """One client's connection; what all of them share are attributes of the class (see `connection_class`)."""
 
-    class Connection(HttpToolsProtocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._refusing = False
-            self._timer: asyncio.TimerHandle | None = None
-            self._await_head()
+    gate: Gate
+    settings: Settings
+    refusals: dict[str, Any]  # by route, the counters of those that are refused
 
-        def connection_lost(self, error: Exception | None) -> None:
-            self._head_is_here()
-            super().connection_lost(error)
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._refusing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._await_head()
 
-        # ── The head ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def connection_lost(self, error: Exception | None) -> None:
+        self._head_is_here()
+        super().connection_lost(error)
 
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._head_bytes, self._refusing = 0, False
-            self._await_head()
+    # ── The head ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-        def on_url(self, url: bytes) -> None:
-            self._count(url)
-            super().on_url(url)
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes, self._refusing = 0, False
+        self._await_head()
 
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._count(name + value)
-            super().on_header(name, value)
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
 
-        def on_headers_complete(self) -> None:
-            self._head_is_here()
-            if gate.is_full and self._is_question() and (self.cycle is None or self.cycle.response_complete):
-                self._refuse()
-            else:
-                super().on_headers_complete()
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(name + value)
+        super().on_header(name, value)
 
-        def _await_head(self) -> None:
-            if self._timer is None:
-                self._timer = self.loop.call_later(settings.header_time, self.transport.close)
+    def on_headers_complete(self) -> None:
+        self._head_is_here()
+        if self.gate.is_full and self._is_question() and (self.cycle is None or self.cycle.response_complete):
+            self._refuse()
+        else:
+            super().on_headers_complete()
 
-        def _head_is_here(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+    def _await_head(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.settings.header_time, self.transport.close)
 
-        def _count(self, part: bytes) -> None:
-            self._head_bytes += len(part)
-            if self._head_bytes > HEAD_BYTES:
-                raise ValueError("the head is too large")  # httptools stops at it, and a 400 follows
+    def _head_is_here(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-        # ── Refusing ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def _count(self, part: bytes) -> None:
+        self._head_bytes += len(part)
+        if self._head_bytes > HEAD_BYTES:
+            raise ValueError("the head is too large")  # httptools stops at it, and a 400 follows
 
-        def _is_question(self) -> bool:
-            return bool(self.parser.get_method() == b"POST") and self.url.decode("latin-1") in refusals
+    # ── Refusing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-        def _refuse(self) -> None:
-            """Answer before the body is here; what comes of it is read and dropped."""
-            self._refusing = True
-            full = gate.full()
-            given = next((value for name, value in self.headers if name == b"x-request-id"), None)
-            self._reply(b"HTTP/1.1 429 Too Many Requests\r\n", full, identity_of(given))
-            refusals[self.url.decode("latin-1")].inc()
-            if not self.parser.should_keep_alive():
-                self.transport.close()
+    def _is_question(self) -> bool:
+        return bool(self.parser.get_method() == b"POST") and self.url.decode("latin-1") in self.refusals
 
-        def on_body(self, body: bytes) -> None:
-            if not self._refusing:
-                super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            if not self._refusing:
-                super().on_message_complete()
-            elif not self.transport.is_closing():  # as uvicorn does after a reply of its own
-                self._unset_keepalive_if_required()
-                self.timeout_keep_alive_task = self.loop.call_later(
-                    self.timeout_keep_alive, self.timeout_keep_alive_handler
-                )
-
-        def send_400_response(self, msg: str) -> None:
-            unread = Refused(400, "invalid_input", "this is not an HTTP request that can be read", CLOSE)
-            self._reply(b"HTTP/1.1 400 Bad Request\r\n", unread, identity_of(None))
+    def _refuse(self) -> None:
+        """Answer before the body is here; what comes of it is read and dropped."""
+        self._refusing = True
+        full = self.gate.full()
+        given = next((value for name, value in self.headers if name == b"x-request-id"), None)
+        self._reply(b"HTTP/1.1 429 Too Many Requests\r\n", full, identity_of(given))
+        self.refusals[self.url.decode("latin-1")].inc()
+        if not self.parser.should_keep_alive():
             self.transport.close()
 
-        def _reply(self, line: bytes, refused: Refused, identity: str) -> None:
-            body = error_body(identity, refused.code, refused.message)
-            own = b"".join(name + b": " + value + b"\r\n" for name, value in refused.headers)
-            head = (line, _FIXED, own, b"x-request-id: ", identity.encode(), b"\r\ncontent-type: application/json")
-            self.transport.write(b"".join((*head, b"\r\ncontent-length: %d\r\n\r\n" % len(body), body)))
+    def on_body(self, body: bytes) -> None:
+        if not self._refusing:
+            super().on_body(body)
 
-    return Connection
+    def on_message_complete(self) -> None:
+        if not self._refusing:
+            super().on_message_complete()
+        elif not self.transport.is_closing():  # as uvicorn does after a reply of its own
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def send_400_response(self, msg: str) -> None:
+        unread = Refused(400, "invalid_input", "this is not an HTTP request that can be read", CLOSE)
+        self._reply(b"HTTP/1.1 400 Bad Request\r\n", unread, identity_of(None))
+        self.transport.close()
+
+    def _reply(self, line: bytes, refused: Refused, identity: str) -> None:
+        body = error_body(identity, refused.code, refused.message)
+        own = b"".join(name + b": " + value + b"\r\n" for name, value in refused.headers)
+        head = (line, _FIXED, own, b"x-request-id: ", identity.encode(), b"\r\ncontent-type: application/json")
+        self.transport.write(b"".join((*head, b"\r\ncontent-length: %d\r\n\r\n" % len(body), body)))
+
+
+def connection_class(gate: Gate, settings: Settings, metrics: Metrics) -> type[Connection]:
+    """The class that uvicorn makes its connections of."""
+    refusals = {route: metrics.requests.labels(route, "429") for route in ROUTES}
+    return type("Connection", (Connection,), {"gate": gate, "settings": settings, "refusals": refusals})

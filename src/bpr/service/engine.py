@@ -74,8 +74,9 @@ class Engine:
 
     async def answer(self, asked: Asked, n: int, least: float | None, deadline: float) -> Reply:
         """Up to n answers of each question."""
-        loop = asyncio.get_running_loop()
-        reader = await loop.run_in_executor(None, lambda: self.retriever.reader)
+        if not self.has_reader():
+            raise InvalidInput("this service has no reader: it can search, not answer")
+        reader = self.retriever.reader
         k = asked.how.get("k") or reader.model.passages
         found = await self.search(Asked(asked.questions, True, {**asked.how, "k": k}), deadline)
         started = time.monotonic()
@@ -85,6 +86,10 @@ class Engine:
         )
         times = {**found.times, "read": 1000 * (time.monotonic() - started)}
         return Reply([each.results[0] for each in read], times, found.batch, found.generation)
+
+    def without_paths(self, message: str) -> str:
+        """A message of ours for somebody who need not know where things lie on this machine."""
+        return message.replace(str(self.retriever.bundle.path), "the bundle")
 
     def passage(self, outside_id: str) -> Passage | None:
         """The passage with this id."""
@@ -142,7 +147,7 @@ class Engine:
         _check_kernel(retriever)
 
     def has_reader(self) -> bool:
-        """Whether questions can be answered."""
+        """Whether questions can be answered. The reader is loaded by now: `warm_up` has asked."""
         try:
             return bool(self.retriever.info["model"]) and self.retriever.reader is not None
         except InvalidInput:

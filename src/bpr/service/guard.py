@@ -28,7 +28,13 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 log = logging.getLogger("bpr.service")
 
-PUBLIC = {"/", "/healthz", "/readyz"}  # without a token: none of them tells anything of the texts
+PUBLIC = {
+    "/",
+    "/docs",
+    "/openapi.json",
+    "/healthz",
+    "/readyz",
+}  # without a token: none of them tells anything of the texts
 LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 ROUTES = {"/v1/search", "/v1/answer", "/v1/info", "/healthz", "/readyz", "/metrics", "/", "/docs", "/openapi.json"}
 INTERNAL = "a mistake of ours: the log has this id"

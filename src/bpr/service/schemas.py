@@ -86,8 +86,8 @@ class AnswerRequest(_Request):
     @model_validator(mode="after")
     def _consistent(self) -> AnswerRequest:
         _one_of(self.question, self.questions)
-        if self.candidates is not None and self.candidates < (self.k or limits.READ):
-            raise ValueError(f"candidates must be at least k ({self.k or limits.READ}), not {self.candidates}")
+        if self.candidates is not None and self.candidates < (self.k or 1):
+            raise ValueError(f"candidates must be at least k ({self.k}), not {self.candidates}")
         return self
 
 
