@@ -28,31 +28,37 @@ class Connection(HttpToolsProtocol):
     refusals: dict[str, Any]  # by route, the counters of those that are refused
 
     def connection_made(self, transport: Any) -> None:
+        """A client is there; its first request must follow."""
         super().connection_made(transport)
         self._refusing = False
         self._timer: asyncio.TimerHandle | None = None
         self._await_head()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """It has gone."""
         self._head_is_here()
         super().connection_lost(error)
 
     # ── The head ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
+        """The first byte of a request."""
         super().on_message_begin()
         self._head_bytes, self._refusing = 0, False
         self._await_head()
 
     def on_url(self, url: bytes) -> None:
+        """A part of its line."""
         self._count(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
         self._count(name + value)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        """The whole head: the request begins, or is refused."""
         self._head_is_here()
         if self.gate.is_full and self._is_question() and (self.cycle is None or self.cycle.response_complete):
             self._refuse()
@@ -89,10 +95,12 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def on_body(self, body: bytes) -> None:
+        """A part of the body."""
         if not self._refusing:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        """The end of the body."""
         if not self._refusing:
             super().on_message_complete()
         elif not self.transport.is_closing():  # as uvicorn does after a reply of its own
@@ -102,6 +110,7 @@ class Connection(HttpToolsProtocol):
             )
 
     def send_400_response(self, msg: str) -> None:
+        """What httptools cannot read, in our one shape of errors."""
         unread = Refused(400, "invalid_input", "this is not an HTTP request that can be read", CLOSE)
         self._reply(b"HTTP/1.1 400 Bad Request\r\n", unread, identity_of(None))
         self.transport.close()
