@@ -12,8 +12,8 @@ help:            ## this list
 
 install: $(VENV)/.installed    ## a virtual environment with bpr and all that its checks need
 
-# What a person who uses bpr has; what one who changes it needs is the same with an extra, and takes longer to fetch.
-$(VENV)/.plain: EXTRA :=
+# What a person who uses bpr has; what one who changes it needs is more, and takes longer to fetch.
+$(VENV)/.plain: EXTRA := [serve]
 $(VENV)/.installed: EXTRA := [dev]
 $(VENV)/.plain $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	$(PYTHON) -m venv $(VENV)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from . import serve as serving
 from .bundles import ModelFolder
 from .common import Quiet, Threads, verb
+from .serve import Port
 
 HITS = 3  # passages that are shown for a question
 
@@ -19,8 +22,18 @@ Kept = Annotated[
 ]
 
 
-@verb("demo", "demo -o squad.bpr")
-def demo(model: ModelFolder = None, output: Kept = None, threads: Threads = None, quiet: Quiet = False) -> None:
+Serve = Annotated[bool, typer.Option("--serve", help="Then serve it: a page to ask questions on, until Ctrl-C.")]
+
+
+@verb("demo", "demo --serve", "demo -o squad.bpr")
+def demo(
+    model: ModelFolder = None,
+    output: Kept = None,
+    serve: Serve = False,
+    port: Port = 8080,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
     """Index a sample of real passages that comes with bpr, and ask it. Takes a minute or two, and no network."""
     from .. import demo as sample
     from .. import retriever, terminal
@@ -35,6 +48,10 @@ def demo(model: ModelFolder = None, output: Kept = None, threads: Threads = None
         step(f"1. Index paragraphs of Wikipedia, with the model {encoder.model.name}, here and offline")
         with terminal.bars(not quiet) as say:
             seconds = sample.index(path, encoder, say, threads)
+        if serve:
+            step("2. Serve them: open the page below in a browser, and ask; Ctrl-C ends it")
+            serving.run(path, "127.0.0.1", port, None, encoder, None, True, {"threads": threads})
+            return
         with retriever.open(path, model=encoder) as opened:
             terminal.print_indexed(sample.facts(opened), seconds)
             step("2. Ask, one question at a time (✓ the passage holds the answer)")
@@ -52,6 +69,9 @@ def _say_what_next(output: Path | None) -> None:
     from .. import terminal
 
     terminal.message("Next", "bold")
+    terminal.message(
+        f"  {shlex.quote(sys.argv[0])} demo --serve    # a page to ask these passages on: http://localhost:8080/"
+    )
     if output is not None:
         terminal.message(f'  bpr search {shlex.quote(str(output))} "a question of yours"')
     terminal.message("  bpr index docs/ -o docs.bpr    # .txt and .md, or passages as TSV or JSONL")

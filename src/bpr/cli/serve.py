@@ -72,7 +72,7 @@ def run(
         from ..service.settings import Settings
 
     bound = server.bind(host, port)
-    if not (server.is_loopback(bound) or token or options["any_host"]):
+    if not (server.is_loopback(bound) or token or options.get("any_host")):
         raise InvalidInput(
             f"{host} can be reached from other machines: give a token (BPR_TOKEN, --token-file), or say that anybody "
             "may ask (--allow-anonymous)"
