@@ -39,6 +39,11 @@ class Connection(HttpToolsProtocol):
         self._head_is_here()
         super().connection_lost(error)
 
+    def shutdown(self) -> None:
+        """The service stops: a client that has just come, and whose request is on its way, is still told so."""
+        if self._timer is None or self.cycle is not None:
+            super().shutdown()
+
     # ── The head ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
