@@ -58,6 +58,13 @@ def save(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **mo
     sys.exit(not all(figure.holds for figure in figures))
 
 
+def put_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Write a text of ours into a page, between two lines of it."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
 def say(timings: list[bench.Timing]) -> list[bench.Timing]:
     """Print timings as they come."""
     for t in timings:

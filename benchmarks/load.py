@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,12 @@ import uvloop
 
 import bpr
 from bpr import demo
-from common import Figure, save
+from common import RESULTS, Figure, put_between, write
 
 BITS, CLIENTS, CONNECTIONS, OVERLOAD, IDLE = 768, 64, 512, 5, 1000
 PARTS = ("batching", "overload", "idle", "stop", "soak")
+PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
+BEGIN, END = "<!-- load.py writes from here -->", "<!-- load.py writes to here -->"
 
 
 # ── A client that costs little ───────────────────────────────────────────────────────────────────────────────────────
@@ -401,7 +403,10 @@ def made_bundle(path: Path, rows: int) -> None:
     vectors.unlink()
 
 
-async def measure(given: argparse.Namespace, folder: Path) -> tuple[list[Figure], dict[str, Any]]:
+async def measure(
+    given: argparse.Namespace, folder: Path, before: dict[str, Any]
+) -> tuple[list[Figure], dict[str, Any]]:
+    """The parts that are wanted; of the others what was measured before."""
     os.sched_setaffinity(0, cores()[1])
     demo_bundle = folder / "demo.bpr"
     calls: dict[str, Callable[[], Awaitable[tuple[list[Figure], dict[str, Any]]]]] = {
@@ -411,11 +416,25 @@ async def measure(given: argparse.Namespace, folder: Path) -> tuple[list[Figure]
         "stop": lambda: stop(demo_bundle),
         "soak": lambda: soak(demo_bundle, given.soak),
     }
-    figures, more = [], {}
-    for name in given.only:
-        own, more[name] = await calls[name]()
-        figures += own
+    figures: list[Figure] = []
+    more: dict[str, Any] = {}
+    for name in PARTS:
+        if name in given.only:
+            own, measured = await calls[name]()
+            more[name] = {"figures": [asdict(each) for each in own], **measured}
+        else:
+            more[name] = before.get(name, {"figures": []})
+        figures += [Figure(**each) for each in more[name]["figures"]]
     return figures, more
+
+
+def table(figures: list[Figure]) -> str:
+    """Of operations.md."""
+    rows = [["", "measured", "bar", ""], ["---"] * 4]
+    for each in figures:
+        bar = f"{'≤' if each.most else '≥'} {each.target:g}{each.unit}"
+        rows.append([each.name, f"{each.value:.3g}{each.unit}", bar, "holds" if each.holds else "**fails**"])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def main() -> None:
@@ -432,8 +451,12 @@ def main() -> None:
             made_bundle(folder / "made.bpr", given.rows)
         demo.index(folder / "demo.bpr", bpr.Encoder.open("mini"), lambda what, done, total: None, None)
         uvloop.install()
-        figures, more = asyncio.run(measure(given, folder))
-    save("load", [], figures, **more)
+        file = RESULTS / "load.json"
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        figures, more = asyncio.run(measure(given, folder, before))
+    write("load", [], figures, **more)
+    put_between(PAGE, BEGIN, END, table(figures))
+    sys.exit(not all(figure.holds for figure in figures))
 
 
 if __name__ == "__main__":
