@@ -9,12 +9,13 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends cmake g++ ninja-build \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-COPY pyproject.toml CMakeLists.txt constraints.txt README.md LICENSE ./
+COPY pyproject.toml CMakeLists.txt requirements-serve.txt README.md LICENSE ./
 COPY native native
 COPY src src
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
     && python -m venv /opt/bpr \
-    && /opt/bpr/bin/pip install --no-cache-dir -c constraints.txt "$(echo /wheels/*.whl)[serve,zstd]"
+    && /opt/bpr/bin/pip install --no-cache-dir --require-hashes -r requirements-serve.txt \
+    && /opt/bpr/bin/pip install --no-cache-dir --no-deps /wheels/*.whl
 
 FROM python:3.12-slim
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin bpr

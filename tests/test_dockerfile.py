@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -93,3 +94,39 @@ def test_every_file_that_the_package_is_built_of_is_copied():
     assert len(named) >= 3
     for name in named:
         assert name in copied or name.split("/")[0] in copied, name
+
+
+# ── What is installed in it ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def locked() -> dict[str, tuple[str, list[str]]]:
+    """Name → version and sums of requirements-serve.txt."""
+    text = (ROOT / "requirements-serve.txt").read_text(encoding="utf-8").replace("\\\n", "")
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            pinned, *sums = line.split()
+            name, version = pinned.split("==")
+            found[name] = (version, [each.removeprefix("--hash=sha256:") for each in sums])
+    return found
+
+
+def test_every_package_of_the_image_is_taken_by_its_sum():
+    (install,) = [run for run in of("RUN") if "pip install" in run]
+    assert "--require-hashes -r requirements-serve.txt" in install
+    assert "--no-deps /wheels/*.whl" in install
+    for name, (_, sums) in locked().items():
+        assert sums and all(re.fullmatch(r"[0-9a-f]{64}", each) for each in sums), name
+
+
+def test_the_image_has_what_serving_needs_at_the_versions_of_the_tests():
+    sys.path.append(str(ROOT / "tools"))
+    import lock
+
+    found = locked()
+    for need in lock.wanted():
+        assert re.split(r"[<>=!~;\[ ]", need)[0].lower() in found, f"{need}: run python tools/lock.py"
+    pins = re.findall(r"^([\w.-]+)==([^;\s]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    for name, version in pins:
+        if name in found:
+            assert found[name][0] == version, f"{name}: run python tools/lock.py"

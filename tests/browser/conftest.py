@@ -59,16 +59,24 @@ def service(small_bundle: Path) -> Iterator[str]:
 
 @pytest.fixture
 def visit(browser: Browser, service: str) -> Iterator[Visit]:
-    """Open the page as somebody new: visit("who …?") or visit(hash="#q=…"), with options of a browser's context."""
+    """Open a page as somebody new: visit("who …?"), visit(hash="#q=…") or visit(path="docs"), with options of a
+    browser's context."""
     contexts, watches = [], []
 
-    def go(question: str = "", hash: str = "", url: str = service, refused: tuple[str, ...] = (), **how: Any) -> Page:
+    def go(
+        question: str = "",
+        hash: str = "",
+        url: str = service,
+        path: str = "",
+        refused: tuple[str, ...] = (),
+        **how: Any,
+    ) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **how})
         contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         watches.append(Watch(page, url, refused))
-        page.goto(url + (hash or (f"#q={quote(question)}" if question else "")))
+        page.goto(url + path + (hash or (f"#q={quote(question)}" if question else "")))
         settled(page)
         return page
 

@@ -85,7 +85,7 @@ class Watch:
 
 def settled(page: Page) -> None:
     """Wait until everything that was asked for is shown."""
-    expect(page.locator("#results")).to_have_attribute("aria-busy", "false")
+    expect(page.locator("#results, #routes")).to_have_attribute("aria-busy", "false")
 
 
 def ask(page: Page, question: str) -> None:
