@@ -71,7 +71,7 @@ def test_no_secret_is_baked_in():
 
 def test_what_is_copied_is_there_and_reaches_the_builder():
     copied = [name for rest in of("COPY") if "--from" not in rest for name in rest.split()[:-1]]
-    assert {"pyproject.toml", "CMakeLists.txt", "native", "src", "constraints.txt"} <= set(copied)
+    assert {"pyproject.toml", "CMakeLists.txt", "native", "src", "requirements-serve.txt"} <= set(copied)
     for name in copied:
         assert (ROOT / name).exists(), name
         assert f"!{name}" in IGNORED, f".dockerignore hides {name}"
