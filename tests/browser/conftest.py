@@ -28,9 +28,10 @@ ARGUMENTS = [
 PATIENCE_MS = 20_000  # a reader beside other tests, on a small machine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, headless."""
+    """Chromium, headless. Not for the session: while it is there an event loop runs, and tests with one of their own
+    could not."""
     program = shutil.which("chromium")
     if program is None and os.environ.get("BPR_SKIP_BROWSER") == "1":
         pytest.skip("BPR_SKIP_BROWSER=1, and there is no chromium")
