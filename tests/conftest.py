@@ -6,6 +6,7 @@ The quick profile draws the same examples every time, so that a red test means a
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,8 +66,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["bpr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+        handler = signal.getsignal(signal.SIGINT)
+        try:
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+        finally:
+            signal.signal(signal.SIGINT, handler)  # one that was interrupted listens no more
         out, err = capsys.readouterr()
         return int(end.value.code or 0), out, err
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -880,3 +881,18 @@ def test_bench_refuses_an_impossible_width(run):
     status, _, err = run("bench", "--bits", "65")
     assert status == 1
     assert "multiple of 8 bits" in err
+
+
+def test_a_second_interrupt_changes_nothing(tmp_path):
+    """Threads are in the kernel when the first one comes, and the process must wait for them."""
+    command = [sys.executable, "-m", "bpr.cli", "demo", "-o", str(tmp_path / "demo.bpr")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    parts = tmp_path / "demo.bpr.parts"
+    while process.poll() is None and not parts.exists() and not (tmp_path / "demo.bpr").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)  # into the encoding
+    for _ in range(5):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error.splitlines()[-1]) == (130, "bpr: interrupted")

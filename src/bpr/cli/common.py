@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -75,6 +77,9 @@ def ending() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            # A second Ctrl-C would break off the wait for threads that are in the kernel, and abort the process.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         fail("interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
         _give_up_stdout()
