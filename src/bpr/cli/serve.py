@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,14 @@ from ..errors import InvalidInput, StorageError
 from .bundles import SameModel
 from .common import Bundle, Quiet, ReaderFolder, Threads, needs_extra, verb
 
+
+def _finite(seconds: float) -> float:
+    """NaN is below no minimum, and infinity above no maximum."""
+    if not math.isfinite(seconds):
+        raise typer.BadParameter(f"{seconds} is no number of seconds")
+    return seconds
+
+
 Host = Annotated[str, typer.Option("--host", help="The address to serve on; another than loopback needs a token.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")]
 TokenFile = Annotated[
@@ -21,10 +30,17 @@ TokenFile = Annotated[
 Anonymous = Annotated[bool, typer.Option("--allow-anonymous", help="Serve other machines without a token.")]
 InFlight = Annotated[int, typer.Option("--in-flight", min=1, help="Requests at once; one more is refused (429).")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Questions that share one search; 1: none do.")]
-Deadline = Annotated[float, typer.Option("--deadline", min=0.001, help="Seconds that a search may take (504).")]
-AnswerDeadline = Annotated[float, typer.Option("--answer-deadline", min=0.001, help="Seconds that an answer may take.")]
+Deadline = Annotated[
+    float, typer.Option("--deadline", min=0.001, callback=_finite, help="Seconds that a search may take (504).")
+]
+AnswerDeadline = Annotated[
+    float, typer.Option("--answer-deadline", min=0.001, callback=_finite, help="Seconds that an answer may take.")
+]
 Watch = Annotated[
-    float, typer.Option("--watch", min=0, help="Seconds between looks for a newer generation of the bundle; 0: none.")
+    float,
+    typer.Option(
+        "--watch", min=0, callback=_finite, help="Seconds between looks for a newer generation of the bundle; 0: none."
+    ),
 ]
 
 
@@ -71,21 +87,21 @@ def run(
         from ..service import server
         from ..service.settings import Settings
 
-    bound = server.bind(host, port)
-    if not (server.is_loopback(bound) or token or options.get("any_host")):
-        raise InvalidInput(
-            f"{host} can be reached from other machines: give a token (BPR_TOKEN, --token-file), or say that anybody "
-            "may ask (--allow-anonymous)"
-        )
-    terminal.log_to_stderr("bpr.service", quiet)
-    opened = retriever.open(path, model=model, reader=reader)
-    name = f"[{host}]" if ":" in host else host
-    url = f"http://{name}:{bound.getsockname()[1]}/"
+    with server.bind(host, port) as bound:
+        if not (server.is_loopback(bound) or token or options.get("any_host")):
+            raise InvalidInput(
+                f"{host} can be reached from other machines: give a token (BPR_TOKEN, --token-file), or say that "
+                "anybody may ask (--allow-anonymous)"
+            )
+        terminal.log_to_stderr("bpr.service", quiet)
+        opened = retriever.open(path, model=model, reader=reader)
+        name = f"[{host}]" if ":" in host else host
+        url = f"http://{name}:{bound.getsockname()[1]}/"
 
-    def started() -> None:
-        print(f"{path} is served on {url}", flush=True)
+        def started() -> None:
+            print(f"{path} is served on {url}", flush=True)
 
-    server.serve(opened, bound, Settings(token=token, **options), started)
+        server.serve(opened, bound, Settings(token=token, **options), started)
 
 
 def token_of(file: Path | None) -> str | None:

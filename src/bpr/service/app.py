@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from .. import __version__
@@ -24,13 +24,7 @@ from .guard import INTERNAL, Gate, Refused, error_body
 from .metrics import CONTENT_TYPE
 
 PAGE = Path(__file__).parent / "page"
-FILES = {
-    "app.js": "text/javascript",
-    "docs.js": "text/javascript",
-    "docs.css": "text/css",
-    "style.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}  # of the page's own files
 CODES = {400: "invalid_input", 404: "not_found", 405: "method_not_allowed"}
 # What a client may have to handle, by route.
 _ALL = (400, 401, 421, 500)
@@ -49,11 +43,13 @@ def make_app(engine: Engine, gate: Gate) -> FastAPI:
         description="Passage retrieval and question answering with learned binary codes.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a path is a route or it is not; a redirect would repeat the Host that was sent
     )
     _add_questions(app, engine)
     _add_facts(app, engine, gate)
     _add_page(app)
     _add_errors(app, engine)
+    _mend_description(app)
     return app
 
 
@@ -121,19 +117,23 @@ def _add_facts(app: FastAPI, engine: Engine, gate: Gate) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
+    front, reference = ((PAGE / name).read_bytes() for name in ("index.html", "docs.html"))
+    files = {each.name: (each.read_bytes(), KINDS[each.suffix]) for each in PAGE.iterdir() if each.suffix in KINDS}
+
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        return FileResponse(PAGE / "index.html", media_type="text/html")
+        return Response(front, media_type="text/html")
 
     @app.get("/docs", include_in_schema=False)
     async def description() -> Response:
-        return FileResponse(PAGE / "docs.html", media_type="text/html")
+        return Response(reference, media_type="text/html")
 
     @app.get("/page/{name}", include_in_schema=False)
     async def file(name: str) -> Response:
-        if name not in FILES:  # a name in a list, never a path
+        if name not in files:  # a name in a list, never a path
             raise Refused(404, "not_found", "there is nothing here")
-        return FileResponse(PAGE / name, media_type=FILES[name])
+        content, kind = files[name]
+        return Response(content, media_type=kind)
 
 
 def _add_errors(app: FastAPI, engine: Engine) -> None:
@@ -160,6 +160,16 @@ def _add_errors(app: FastAPI, engine: Engine) -> None:
     @app.exception_handler(Exception)  # the guard logs it
     async def unexpected(request: Request, error: Exception) -> Response:
         return _refusal(request, Refused(500, "internal", INTERNAL))
+
+
+def _mend_description(app: FastAPI) -> None:
+    """FastAPI promises its own 422 where a body is wrong; here that is a 400, in the one shape of errors."""
+    description = app.openapi()
+    for operations in description["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        description["components"]["schemas"].pop(name, None)
 
 
 def _as_refused(error: BprError, engine: Engine) -> Refused:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from ..errors import BprError, DeadlineExceeded
+from ..errors import Cancelled, DeadlineExceeded
 from ..kernels import Cancel
 
 AT_ONCE = 4  # replies between two looks at the network
@@ -138,12 +138,12 @@ class Batcher:
         self._running = jobs, cancel
         try:
             results, shared = self._work(jobs[0].key, items, max(job.deadline for job in jobs), cancel)
-        except BprError as error:
-            if len(jobs) == 1 or isinstance(error, DeadlineExceeded):
-                return [(job, error) for job in jobs]
-            return [outcome for job in jobs for outcome in self._run([job])]  # one may be wrong: the others are not
+            if len(results) != len(items):
+                raise AssertionError(f"{len(results)} results for {len(items)} items")
         except BaseException as error:  # the thread must live on, and whoever asked be told
-            return [(job, error) for job in jobs]
+            if len(jobs) == 1 or isinstance(error, DeadlineExceeded | Cancelled):
+                return [(job, _as_exception(error)) for job in jobs]
+            return [outcome for job in jobs for outcome in self._run([job])]  # one may be wrong: the others are not
         finally:
             self._running = None
         given: list[tuple[_Job[Any], Done[Any] | BaseException]] = []
@@ -160,6 +160,15 @@ class Batcher:
             mine = [each for each in outcomes if each[0].done.get_loop() is loop]
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_hand_over, mine)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What a future can hold, and an event loop can raise without ending."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(f"the work ended with {type(error).__name__}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _hand_over(outcomes: list[tuple[_Job[Any], Any]]) -> None:

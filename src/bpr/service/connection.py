@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .guard import CLOSE, HEADERS, ROUTES, Gate, Refused, error_body, identity_of
+from .guard import ASKED, CLOSE, HEADERS, Gate, Refused, error_body, identity_of
 from .metrics import Metrics
 from .settings import Settings
 
@@ -36,7 +36,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It has gone."""
-        self._head_is_here()
+        self._stop_waiting()
         super().connection_lost(error)
 
     def shutdown(self) -> None:
@@ -64,8 +64,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The whole head: the request begins, or is refused."""
-        self._head_is_here()
-        if self.gate.is_full and self._is_question() and (self.cycle is None or self.cycle.response_complete):
+        self._stop_waiting()
+        room = not self.gate.is_full or self.gate.draining  # who comes while it stops is told that, by the guard
+        if not room and self._is_question() and (self.cycle is None or self.cycle.response_complete):
             self._refuse()
         else:
             super().on_headers_complete()
@@ -74,7 +75,7 @@ class Connection(HttpToolsProtocol):
         if self._timer is None:
             self._timer = self.loop.call_later(self.settings.header_time, self.transport.close)
 
-    def _head_is_here(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -90,7 +91,7 @@ class Connection(HttpToolsProtocol):
         return bool(self.parser.get_method() == b"POST") and self.url.decode("latin-1") in self.refusals
 
     def _refuse(self) -> None:
-        """Answer before the body is here; what comes of it is read and dropped."""
+        """Answer before the body is here; what comes of it, in its time, is read and dropped."""
         self._refusing = True
         full = self.gate.full()
         given = next((value for name, value in self.headers if name == b"x-request-id"), None)
@@ -98,6 +99,7 @@ class Connection(HttpToolsProtocol):
         self.refusals[self.url.decode("latin-1")].inc()
         if not self.parser.should_keep_alive():
             self.transport.close()
+        self._timer = self.loop.call_later(self.settings.body_time, self.transport.close)
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
@@ -108,7 +110,9 @@ class Connection(HttpToolsProtocol):
         """The end of the body."""
         if not self._refusing:
             super().on_message_complete()
-        elif not self.transport.is_closing():  # as uvicorn does after a reply of its own
+            return
+        self._stop_waiting()
+        if not self.transport.is_closing():  # as uvicorn does after a reply of its own
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -129,5 +133,5 @@ class Connection(HttpToolsProtocol):
 
 def connection_class(gate: Gate, settings: Settings, metrics: Metrics) -> type[Connection]:
     """The class that uvicorn makes its connections of."""
-    refusals = {route: metrics.requests.labels(route, "429") for route in ROUTES}
+    refusals = {route: metrics.requests.labels(route, "429") for route in ASKED}
     return type("Connection", (Connection,), {"gate": gate, "settings": settings, "refusals": refusals})

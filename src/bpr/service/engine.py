@@ -112,7 +112,9 @@ class Engine:
         if is_text:
             found, timings = self.retriever.search_timed(items, **how)
         else:
-            found, timings = self.retriever.search_timed(vectors=np.array(items, np.float32), **how)
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which is refused
+                vectors = np.array(items, np.float32)
+            found, timings = self.retriever.search_timed(vectors=vectors, **how)
         times = timings._asdict()
         self.metrics.stage_times(times)
         self.metrics.batches.observe(len(items))

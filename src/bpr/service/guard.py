@@ -37,7 +37,9 @@ PUBLIC = {
 }  # without a token: none of them tells anything of the texts
 LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 ROUTES = {"/v1/search", "/v1/answer", "/v1/info", "/healthz", "/readyz", "/metrics", "/", "/docs", "/openapi.json"}
+ASKED = {"/v1/search", "/v1/answer"}  # what is sent a body, takes long, and may be refused for want of room
 INTERNAL = "a mistake of ours: the log has this id"
+DIGITS = 18  # of a content-length: Python refuses to read a number of thousands
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 # Nothing comes from elsewhere, nothing frames the page; /docs loads nothing but its own files either.
 HEADERS = (
@@ -63,15 +65,14 @@ class Gate:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Closed until the engine is warm."""
-        self.ready, self.draining, self.failed = False, False, False
+        self.ready, self.draining = False, False
         self.inside, self.buffered = 0, 0
         self._settings, self._metrics = settings, metrics
 
     def check(self) -> None:
         """Refused, if there is no room for one more."""
         if self.draining or not self.ready:
-            why = "the service is stopping" if self.draining else "the service is starting"
-            raise Refused(503, "unavailable", f"{why}: try again", ((b"retry-after", b"1"),))
+            raise _unavailable("stopping" if self.draining else "starting")
         if self.is_full:
             raise self.full()
 
@@ -96,6 +97,10 @@ class Gate:
         self._metrics.in_flight.set(self.inside)
 
 
+def _unavailable(why: str) -> Refused:
+    return Refused(503, "unavailable", f"the service is {why}: try again", ((b"retry-after", b"1"),))
+
+
 class Guard:
     """The ASGI application that is served: the routes inside, the checks around them."""
 
@@ -116,6 +121,9 @@ class Guard:
             await self._pass(scope, headers, receive, seen)
         except Refused as refused:
             await refuse(seen, identity, refused)
+        except asyncio.CancelledError:  # the service stops, and has waited for it as long as it may
+            if not seen.status:
+                await refuse(seen, identity, _unavailable("stopping"))
         except Exception:
             log.exception("request %s failed", identity)
             if not seen.status:
@@ -125,7 +133,7 @@ class Guard:
 
     async def _pass(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
         self._check_caller(scope["path"], headers)
-        if scope["method"] != "POST" or scope["path"] not in ROUTES:
+        if scope["method"] != "POST" or scope["path"] not in ASKED:
             await self._routes(scope, receive, send)
             return
         self._gate.check()
@@ -151,7 +159,7 @@ class Guard:
         if kind != b"application/json":
             raise Refused(415, "unsupported_media_type", "send JSON, with content-type: application/json")
         size = headers.get(b"content-length", b"0")
-        if size.isdigit() and int(size) > self._settings.body:
+        if size.isdigit() and (len(size) > DIGITS or int(size) > self._settings.body):
             raise self._too_large()
 
     def _too_large(self) -> Refused:

@@ -36,7 +36,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket, before anything that takes long; port 0: a free one."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last: a name that no name can be
         raise InvalidInput(f"{host!r} with port {port} is no address to serve on: {error}") from error
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -85,6 +85,7 @@ class _Service(uvicorn.Server):
                 loop="uvloop",
                 lifespan="off",
                 log_config=None,
+                log_level="error",  # a stranger's nonsense is answered, and not logged line by line
                 access_log=False,
                 server_header=False,
                 backlog=BACKLOG,
@@ -141,3 +142,5 @@ class _Service(uvicorn.Server):
                 log.info("now on generation %d", self._engine.facts()["generation"])
         except BprError as error:
             log.error("the newest generation cannot be used, the old one goes on: %s", error)
+        except Exception:  # whoever watches must not stop for it
+            log.exception("looking for a newer generation failed, the old one goes on")
