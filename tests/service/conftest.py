@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import Held, Process, Service, launching, passages
 
 import bpr
 from bpr.encoder import Encoder
 from bpr.reader import Reader
 from bpr.service.settings import Settings
+from calling import Held, Process, Service, launching, passages
 
 
 @pytest.fixture(scope="session")

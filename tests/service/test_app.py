@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from calling import ASKED, ROWS, STRANGE_IDS, Held, Service, passages, refused
 from prometheus_client.parser import text_string_to_metric_families
 
 import bpr
@@ -21,6 +20,7 @@ from bpr.records import Answer, Hit
 from bpr.service import settings as limits
 from bpr.service.app import PAGE
 from bpr.service.schemas import AnswerReply, InfoReply, PassageReply, SearchReply, StatusReply
+from calling import ASKED, ROWS, STRANGE_IDS, Held, Service, passages, refused
 
 Make = Callable[..., Service]
 QUESTIONS = [ASKED, "where is the capital of france", "blue 🗼 ünïcode", "q" * 2000, "'; -- \u0000 \u202e <b>"]

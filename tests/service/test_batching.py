@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from calling import PATIENCE, eventually
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bpr.errors import Cancelled, DeadlineExceeded, InvalidInput
 from bpr.kernels import Cancel
 from bpr.service.batching import Batcher
+from calling import PATIENCE, eventually
 
 LONG = 3600.0
 

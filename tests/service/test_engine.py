@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calling import ASKED, ROWS, Held, Service, passages
 
 import bpr
 from bpr import bundle, kernels
@@ -21,6 +20,7 @@ from bpr.errors import CorruptBundle, InvalidInput, ModelMismatch
 from bpr.service.engine import Asked, Engine, number_of
 from bpr.service.metrics import Metrics
 from bpr.service.settings import Settings
+from calling import ASKED, ROWS, Held, Service, passages
 from tiny_models import make_model
 
 Make = Callable[..., Service]
