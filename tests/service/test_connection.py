@@ -179,6 +179,8 @@ def test_what_cannot_be_read_is_a_400_in_the_one_shape_of_errors(
     assert "not an HTTP request" in refused(reply, 400, "invalid_input")
     assert reply.headers["connection"] == "close" and is_safe(reply)
     assert process.search().status_code == 200
+    with process.client() as client:
+        assert 'bpr_requests_total{route="other",status="400"}' in client.get("metrics").text
 
 
 def test_a_bad_chunk_is_a_400(connection: socket.socket) -> None:

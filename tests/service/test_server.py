@@ -17,7 +17,7 @@ import pytest
 import bpr
 from bpr import bundle
 from bpr.encoder import Encoder
-from bpr.errors import InvalidInput, StorageError
+from bpr.errors import CorruptBundle, InvalidInput, StorageError
 from bpr.service import server
 from bpr.service.settings import Settings
 from calling import (
@@ -316,6 +316,32 @@ async def test_whoever_watches_goes_on_after_any_mistake(
     running = server._Service(service.engine, service.gate, Settings(), service.metrics, lambda: None)
     await running._reload()
     assert called and "what nobody thought of" in caplog.text and "the old one goes on" in caplog.text
+
+
+async def test_the_same_trouble_with_a_generation_is_logged_once(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = make()
+    outcomes: list[Any] = [
+        CorruptBundle("one"),
+        CorruptBundle("one"),
+        CorruptBundle("two"),
+        False,
+        CorruptBundle("two"),
+    ]
+
+    def reload() -> bool:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return bool(outcome)
+
+    monkeypatch.setattr(service.engine, "reload", reload)
+    running = server._Service(service.engine, service.gate, Settings(), service.metrics, lambda: None)
+    for _ in range(5):
+        await running._reload()
+    told = [each.message.rsplit(": ", 1)[1] for each in caplog.records if "cannot be used" in each.message]
+    assert told == ["one", "two", "two"]
 
 
 # ── addresses ────────────────────────────────────────────────────────────────────────────────────────────────────────

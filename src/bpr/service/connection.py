@@ -26,6 +26,7 @@ class Connection(HttpToolsProtocol):
     gate: Gate
     settings: Settings
     refusals: dict[str, Any]  # by route, the counters of those that are refused
+    unread: Any  # the counter of what is no request at all
 
     def connection_made(self, transport: Any) -> None:
         """A client is there; its first request must follow."""
@@ -120,8 +121,9 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What httptools cannot read, in our one shape of errors."""
-        unread = Refused(400, "invalid_input", "this is not an HTTP request that can be read", CLOSE)
-        self._reply(b"HTTP/1.1 400 Bad Request\r\n", unread, identity_of(None))
+        why = Refused(400, "invalid_input", "this is not an HTTP request that can be read", CLOSE)
+        self._reply(b"HTTP/1.1 400 Bad Request\r\n", why, identity_of(None))
+        self.unread.inc()
         self.transport.close()
 
     def _reply(self, line: bytes, refused: Refused, identity: str) -> None:
@@ -134,4 +136,6 @@ class Connection(HttpToolsProtocol):
 def connection_class(gate: Gate, settings: Settings, metrics: Metrics) -> type[Connection]:
     """The class that uvicorn makes its connections of."""
     refusals = {route: metrics.requests.labels(route, "429") for route in ASKED}
-    return type("Connection", (Connection,), {"gate": gate, "settings": settings, "refusals": refusals})
+    unread = metrics.requests.labels("other", "400")
+    shared = {"gate": gate, "settings": settings, "refusals": refusals, "unread": unread}
+    return type("Connection", (Connection,), shared)

@@ -77,6 +77,7 @@ class _Service(uvicorn.Server):
         self._engine, self._gate, self._settings, self._metrics = engine, gate, settings, metrics
         self._tell_started = started
         self.failure: Exception | None = None
+        self._trouble = ""  # with the newest generation, as it was last logged
         super().__init__(
             uvicorn.Config(
                 Guard(make_app(engine, gate), gate, settings, metrics),
@@ -140,7 +141,10 @@ class _Service(uvicorn.Server):
         try:
             if await asyncio.get_running_loop().run_in_executor(None, self._engine.reload):
                 log.info("now on generation %d", self._engine.facts()["generation"])
+            self._trouble = ""
         except BprError as error:
-            log.error("the newest generation cannot be used, the old one goes on: %s", error)
+            if str(error) != self._trouble:  # once, not every few seconds
+                log.error("the newest generation cannot be used, the old one goes on: %s", error)
+            self._trouble = str(error)
         except Exception:  # whoever watches must not stop for it
             log.exception("looking for a newer generation failed, the old one goes on")
