@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -104,14 +106,14 @@ class Load:
     """Requests to one server."""
 
     def __init__(self, port: int, bodies: list[bytes], route: str = "/v1/search") -> None:
-        self.port, self.free, self.count = port, list[Connection](), 0
+        self.port, self.free, self.count = port, deque[Connection](), 0
         self.seen, self.dice = Seen(), random.Random(0)
         head = f"POST {route} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
         self.requests = [f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies]
 
     async def connection(self) -> Connection:
         while self.free:
-            known = self.free.pop()
+            known = self.free.popleft()  # the one that has rested longest, so that none is closed for its silence
             if not known.lost:
                 return known
         _, made = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", self.port)
@@ -451,6 +453,7 @@ def main() -> None:
             made_bundle(folder / "made.bpr", given.rows)
         demo.index(folder / "demo.bpr", bpr.Encoder.open("mini"), lambda what, done, total: None, None)
         uvloop.install()
+        gc.disable()  # a pause of the client's would be counted as the server's
         file = RESULTS / "load.json"
         before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         figures, more = asyncio.run(measure(given, folder, before))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from bpr.errors import Cancelled, DeadlineExceeded, InvalidInput
 from bpr.kernels import Cancel
-from bpr.service.batching import Batcher
+from bpr.service.batching import YIELDING, Batcher
 from calling import PATIENCE, eventually
 
 LONG = 3600.0
@@ -423,3 +424,19 @@ def test_an_event_loop_that_is_gone_by_the_end_of_the_work_is_no_harm() -> None:
             task._log_destroy_pending = False
             task.get_coro().close()
     assert len(work.batches) == 2
+
+
+def test_a_worker_gives_way_to_the_thread_that_answers_the_network() -> None:
+    seen = []
+
+    def work(key: Any, items: list[Any], deadline: float, cancel: Cancel) -> tuple[list[Any], Any]:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return items, None
+
+    async def ask() -> None:
+        await batcher.do("key", [1], time.monotonic() + LONG)
+
+    batcher = Batcher(work, 4, "nice")
+    asyncio.run(ask())
+    batcher.close()
+    assert seen == [max(YIELDING, os.getpriority(os.PRIO_PROCESS, 0))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -116,6 +117,8 @@ class _Service(uvicorn.Server):
         except Exception as error:
             self.failure, self.should_exit = error, True
             return
+        gc.collect()
+        gc.freeze()  # what is here now stays: or the collector would walk through all of it, and requests would wait
         self._gate.ready = True
         self._metrics.ready.set(1)
         self._tell_started()
