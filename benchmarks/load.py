@@ -37,6 +37,7 @@ from bpr import demo
 from common import RESULTS, Figure, put_between, write
 
 BITS, CLIENTS, CONNECTIONS, OVERLOAD, IDLE = 768, 64, 512, 5, 1000
+CORES = sorted(os.sched_getaffinity(0))  # before the load is bound to some of them
 PARTS = ("batching", "overload", "idle", "stop", "soak")
 PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
 BEGIN, END = "<!-- load.py writes from here -->", "<!-- load.py writes to here -->"
@@ -176,8 +177,7 @@ class Load:
 
 def cores() -> tuple[set[int], set[int]]:
     """For the server and for the load."""
-    mine = sorted(os.sched_getaffinity(0))
-    return ({mine[0]}, set(mine[1:])) if len(mine) > 1 else (set(mine), set(mine))
+    return ({CORES[0]}, {*CORES[1:]}) if len(CORES) > 1 else ({*CORES}, {*CORES})
 
 
 @contextmanager
@@ -357,7 +357,7 @@ async def soak(path: Path, seconds: float) -> tuple[list[Figure], dict[str, Any]
         load = Load(port, questions())
         watched = psutil.Process(process.pid)
         rate = 0.8 * await load.closed(CLIENTS, 10)
-        await load.open(rate, min(120.0, seconds / 5))  # warm
+        await load.open(rate, min(60.0, seconds / 5))  # warm
         samples, errors, replies = [], 0, 0
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
