@@ -19,20 +19,6 @@ let alive = new AbortController(); // of the question that is being asked
 
 // ── small tools ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const byId = (id) => document.getElementById(id);
-
-/** An element with properties, attributes (names with a dash, or role) and children; strings become text nodes. */
-function make(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name.includes("-") || name === "role") element.setAttribute(name, value);
-    else element[name] = value;
-  }
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
-
-const whole = new Intl.NumberFormat("en");
 const percent = (share) => `${Math.round(100 * share)} %`;
 const count = (number, one, many) => `${whole.format(number)} ${number === 1 ? one : many}`;
 
@@ -46,18 +32,6 @@ function bytes(number) {
   const step = number < 1000 ? 0 : Math.min(units.length - 1, Math.floor(Math.log10(number) / 3));
   const shown = number / 1000 ** step;
   return `${step && shown < 100 ? shown.toFixed(1) : Math.round(shown)} ${units[step]}`;
-}
-
-/** What a storage keeps under a name, after setting it if there is a value; a browser may forbid all of it. */
-function kept(storage, name, value) {
-  try {
-    const where = window[storage];
-    if (value) where.setItem(name, value);
-    else if (value === "") where.removeItem(name);
-    return where.getItem(name);
-  } catch {
-    return value ?? null;
-  }
 }
 
 // ── colours ─────────────────────────────────────────────────────────────────────────────────────────────────────────

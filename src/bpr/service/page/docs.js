@@ -10,37 +10,11 @@ let schemas = {}; // by name, what references mean
 
 // ── small tools ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const byId = (id) => document.getElementById(id);
-
-/** An element with properties, attributes (names with a dash, or role) and children; strings become text nodes. */
-function make(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name.includes("-") || name === "role") element.setAttribute(name, value);
-    else element[name] = value;
-  }
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
-
 /** A text in which `this` is code. */
 const prose = (text) => text.split("`").map((part, at) => (at % 2 ? make("code", {}, part) : part));
 
-const whole = new Intl.NumberFormat("en");
 const json = (value) => JSON.stringify(value);
 const together = (parts, between) => parts.filter(Boolean).join(between);
-
-/** What a storage keeps under a name, after setting it if there is a value; a browser may forbid all of it. */
-function kept(storage, name, value) {
-  try {
-    const where = window[storage];
-    if (value) where.setItem(name, value);
-    else if (value === "") where.removeItem(name);
-    return where.getItem(name);
-  } catch {
-    return value ?? null;
-  }
-}
 
 document.documentElement.dataset.theme = kept("localStorage", "bpr-theme") ?? "auto"; // it is chosen on the other page
 
