@@ -36,7 +36,7 @@ import bpr
 from bpr import demo
 from common import RESULTS, Figure, put_between, write
 
-BITS, CLIENTS, CONNECTIONS, OVERLOAD, IDLE = 768, 64, 512, 5, 1000
+BITS, CLIENTS, CONNECTIONS, OVERLOAD, ROUNDS, IDLE = 768, 64, 512, 5, 20, 1000
 CORES = sorted(os.sched_getaffinity(0))  # before the load is bound to some of them
 PARTS = ("batching", "overload", "idle", "stop", "soak")
 PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
@@ -47,11 +47,11 @@ BEGIN, END = "<!-- load.py writes from here -->", "<!-- load.py writes to here -
 
 
 class Connection(asyncio.Protocol):
-    """One kept-alive connection, one request at a time; a reply is its status."""
+    """One kept-alive connection, one request at a time; of a reply only its status is told."""
 
     def __init__(self) -> None:
         self.transport: Any = None
-        self.waiting: asyncio.Future[int] | None = None
+        self.tell: Callable[[int], None] = lambda status: None
         self.buffer, self.closing, self.lost = b"", False, False
 
     def connection_made(self, transport: Any) -> None:
@@ -69,18 +69,15 @@ class Connection(asyncio.Protocol):
             return
         self.closing = b"connection: close" in head
         status, self.buffer = int(head[9:12]), b""
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(status)
+        self.tell(status)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(0)  # the connection ended without a reply
+        self.tell(0)  # the connection ended without a reply
 
-    async def ask(self, request: bytes) -> int:
-        self.waiting = asyncio.get_running_loop().create_future()
+    def ask(self, request: bytes, tell: Callable[[int], None]) -> None:
+        self.tell = tell
         self.transport.write(request)
-        return await self.waiting
 
 
 @dataclass
@@ -108,33 +105,55 @@ class Load:
 
     def __init__(self, port: int, bodies: list[bytes], route: str = "/v1/search") -> None:
         self.port, self.free, self.count = port, deque[Connection](), 0
+        self.connecting = set[asyncio.Task[None]]()
         self.seen, self.dice = Seen(), random.Random(0)
         head = f"POST {route} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
         self.requests = [f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies]
 
-    async def connection(self) -> Connection:
+    def rested(self) -> Connection | None:
         while self.free:
             known = self.free.popleft()  # the one that has rested longest, so that none is closed for its silence
             if not known.lost:
                 return known
-        _, made = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", self.port)
-        return made
+        return None
 
-    async def one(self, due: float) -> int:
+    def begin(self, due: float, told: Callable[[int], None] = lambda status: None) -> None:
+        """One request, on a connection of its own; told: of its status."""
         self.count += 1
+        connection = self.rested()
+        if connection is not None:
+            self._ask(connection, due, told)
+        else:
+            connecting = asyncio.get_running_loop().create_task(self._connect(due, told))
+            self.connecting.add(connecting)
+            connecting.add_done_callback(self.connecting.discard)
+
+    async def _connect(self, due: float, told: Callable[[int], None]) -> None:
         try:
-            connection = await self.connection()
-            status = await connection.ask(self.dice.choice(self.requests))
+            _, made = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", self.port)
+        except OSError:
+            self._end(None, due, told, -1)  # no connection
+        else:
+            self._ask(made, due, told)
+
+    def _ask(self, connection: Connection, due: float, told: Callable[[int], None]) -> None:
+        connection.ask(self.dice.choice(self.requests), lambda status: self._end(connection, due, told, status))
+
+    def _end(self, connection: Connection | None, due: float, told: Callable[[int], None], status: int) -> None:
+        self.count -= 1
+        self.seen.replies.append((due, time.perf_counter() - due, status))
+        if connection is not None:
+            connection.tell = lambda status: None
             if connection.closing or connection.lost:
                 connection.transport.close()
             else:
                 self.free.append(connection)
-        except OSError:
-            status = -1  # no connection
-        finally:
-            self.count -= 1
-        self.seen.replies.append((due, time.perf_counter() - due, status))
-        return status
+        told(status)
+
+    async def one(self, due: float) -> int:
+        answered = asyncio.get_running_loop().create_future()
+        self.begin(due, answered.set_result)
+        return int(await answered)
 
     async def closed(self, clients: int, seconds: float) -> float:
         """So many clients that each ask again when they are answered; replies a second."""
@@ -154,16 +173,14 @@ class Load:
         """Requests at random times, whatever becomes of those before; good replies a second."""
         self.seen = Seen()
         begun = due = time.perf_counter()
-        tasks = set[asyncio.Task[int]]()
         while due < begun + seconds:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             while due <= time.perf_counter():
                 if self.count < CONNECTIONS:  # a client has so many sockets, and no more
-                    task = asyncio.get_running_loop().create_task(self.one(due))
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
+                    self.begin(due)
                 due += self.dice.expovariate(rate)
-        await asyncio.gather(*tasks)
+        while self.count:
+            await asyncio.sleep(0.001)
         return len(self.seen.of(200)) / (time.perf_counter() - begun)
 
     def close(self) -> None:
@@ -194,11 +211,6 @@ def serving(path: Path, *options: str, on: set[int] | None = None) -> Iterator[t
     finally:
         process.terminate()
         process.wait(30)
-
-
-def cpu_seconds(process: subprocess.Popen[str]) -> float:
-    times = psutil.Process(process.pid).cpu_times()
-    return float(times.user + times.system)
 
 
 def questions() -> list[bytes]:
@@ -244,47 +256,56 @@ async def batching(path: Path) -> tuple[list[Figure], dict[str, Any]]:
 
 
 async def overload(path: Path, seconds: float) -> tuple[list[Figure], dict[str, Any]]:
-    """Five times of what it can do, and how it comes back; the peak is the mean of one before and one after."""
+    """Five times of what it can do, and how it comes back; in rounds, each beside a peak of its own.
+
+    The machine's own speed drifts by a tenth in a minute: one peak before and one long overload would compare minutes.
+    """
     on, _ = cores()
-    with serving(path, on=on) as (process, port):
+    rounds: list[dict[str, float]] = []
+    counts: dict[int, int] = {}
+    with serving(path, on=on) as (_, port):
         load = Load(port, questions())
         await load.closed(8, 2)
-        before, calm = await load.closed(CLIENTS, 10), quantile(load.seen.of(200), 0.99)
-        used = cpu_seconds(process)
-        good = await load.open(OVERLOAD * before, seconds)
-        used = cpu_seconds(process) - used
-        seen = load.seen
-        ended = time.perf_counter()
-        while True:  # back to normal: an answer as quick as at capacity
-            begun = time.perf_counter()
-            if await load.one(begun) == 200 and time.perf_counter() - begun <= calm:
-                break
-        recovery = time.perf_counter() - ended
-        after = await load.closed(CLIENTS, 10)
+        for number in range(ROUNDS):
+            peak = await load.closed(CLIENTS, seconds / ROUNDS)
+            calm = quantile(load.seen.of(200), 0.99)
+            good = await load.open(OVERLOAD * peak, seconds / ROUNDS)
+            seen = load.seen
+            rounds.append(
+                {
+                    "peak_per_second": peak,
+                    "goodput_per_second": good,
+                    "p99_at_peak_ms": 1000 * calm,
+                    "p99_accepted_ms": 1000 * quantile(seen.of(200), 0.99),
+                    "p99_refused_ms": 1000 * quantile(seen.of(429), 0.99),
+                    "median_refused_ms": 1000 * quantile(seen.of(429), 0.5),
+                    "recovery_s": await recovery(load, calm),
+                }
+            )
+            for status, count in seen.counts().items():
+                counts[status] = counts.get(status, 0) + count
+            print(f"overload, round {number}: {peak:.0f}/s, overloaded {good:.0f}/s", flush=True)
         load.close()
-    peak = (before + after) / 2  # the machine's own speed drifts by a tenth in a minute
-    accepted, refused = seen.of(200), seen.of(429)
-    found = {
-        "peaks_per_second": [before, after],
-        "p99_at_peak_ms": 1000 * calm,
-        "goodput_per_second": good,
-        "p99_accepted_ms": 1000 * quantile(accepted, 0.99),
-        "p99_refused_ms": 1000 * quantile(refused, 0.99),
-        "median_refused_ms": 1000 * quantile(refused, 0.5),
-        "recovery_s": recovery,
-        "replies": seen.counts(),
-        "sent_per_second": len(seen.replies) / seconds,
-        "cpu_seconds": used,
-    }
-    print(f"overload: {found}", flush=True)
-    others = sum(count for status, count in seen.counts().items() if status not in (200, 429))
+    of = {name: np.array([each[name] for each in rounds]) for name in rounds[0]}
+    others = sum(count for status, count in counts.items() if status not in (200, 429))
+    later = of["p99_accepted_ms"] / of["p99_at_peak_ms"]
+    share = float(of["goodput_per_second"].sum() / of["peak_per_second"].sum())
     return [
-        Figure("goodput at five times the capacity, of the peak", good / peak, 0.9),
-        Figure("p99 of accepted requests, times that at capacity", quantile(accepted, 0.99) / calm, 2, most=True),
-        Figure("p99 of refusals", 1000 * quantile(refused, 0.99), 20, most=True, unit=" ms"),
-        Figure("recovery", recovery, 2, most=True, unit=" s"),
+        Figure("goodput at five times the capacity, of the peak", share, 0.9),
+        Figure("p99 of accepted requests, times that at capacity", float(np.median(later)), 2, most=True),
+        Figure("p99 of refusals", float(np.median(of["p99_refused_ms"])), 20, most=True, unit=" ms"),
+        Figure("recovery", float(of["recovery_s"].max()), 2, most=True, unit=" s"),
         Figure("replies that are neither an answer nor a refusal", others, 0, most=True),
-    ], found
+    ], {"rounds": rounds, "replies": counts}
+
+
+async def recovery(load: Load, calm: float) -> float:
+    """Seconds until an answer is as quick as at capacity."""
+    ended = time.perf_counter()
+    while True:
+        begun = time.perf_counter()
+        if await load.one(begun) == 200 and time.perf_counter() - begun <= calm:
+            return time.perf_counter() - ended
 
 
 async def idle(path: Path) -> tuple[list[Figure], dict[str, Any]]:
@@ -349,13 +370,26 @@ async def stop(path: Path) -> tuple[list[Figure], dict[str, Any]]:
     ], {"replies": counts, "restart_s": back}
 
 
+async def sustained(load: Load) -> float:
+    """Requests a second that come as they please, and of which none is refused: less than 64 clients that wait for
+    their answers get, since chance makes crowds and pauses, and questions that share no search cost more."""
+    rate = await load.closed(CLIENTS, 10)
+    while True:
+        await load.open(rate, 20)
+        refused = len(load.seen.of(429))
+        print(f"soak: {rate:.0f}/s, {refused} refused", flush=True)
+        if not refused:
+            return rate
+        rate *= 0.95
+
+
 async def soak(path: Path, seconds: float) -> tuple[list[Figure], dict[str, Any]]:
     """Four fifths of capacity for long: no error, no growth."""
     on, _ = cores()
     with serving(path, on=on) as (process, port):
         load = Load(port, questions())
         watched = psutil.Process(process.pid)
-        rate = 0.8 * await load.closed(CLIENTS, 10)
+        rate = 0.8 * await sustained(load)
         await load.open(rate, min(60.0, seconds / 5))  # warm
         samples, errors, replies = [], 0, 0
         end = time.perf_counter() + seconds

@@ -323,6 +323,43 @@ def test_pipelined_refusals(full: Any, connection: socket.socket) -> None:
         is_overloaded(reply_of(b"HTTP/1.1 429" + each))
 
 
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ((b"content-length", b"CONTENT-Length"), 429),
+        ((b"host: localhost", b"host: localhost\r\nX-Request-ID: mine"), 429),
+        ((b"host: localhost", b"host: localhost\r\nexpect: 100-continue"), 429),
+        ((b"host: localhost", b"content-length: 3\r\nhost: localhost"), 400),
+        ((b"host: localhost", b"host: localhost\r\ntransfer-encoding: chunked"), 400),
+        ((b"host: localhost", b"host\x00: localhost"), 400),
+        ((b"POST", b"post"), 400),
+        ((b"HTTP/1.1", b"HTTQ/1.1"), 400),
+    ],
+)
+def test_how_a_refused_request_is_written(
+    full: Any, connection: socket.socket, changed: tuple[bytes, bytes], status: int
+) -> None:
+    request = posted(QUESTION).replace(*changed, 1)
+    assert request != posted(QUESTION)
+    connection.sendall(request)
+    reply = one_reply(connection)
+    assert reply.status_code == status
+    if status == 429:  # and its connection is left where the next request begins
+        connection.sendall(GET)
+        assert one_reply(connection).json() == {"status": "alive"}
+
+
+def test_a_refused_request_that_comes_byte_by_byte(full: Any, connection: socket.socket) -> None:
+    for byte in posted(QUESTION):
+        connection.sendall(bytes([byte]))
+        time.sleep(0.0005)
+    is_overloaded(one_reply(connection))
+    connection.sendall(posted(QUESTION) + posted(QUESTION)[:50])
+    is_overloaded(one_reply(connection))
+    connection.sendall(posted(QUESTION)[50:])
+    is_overloaded(one_reply(connection))
+
+
 def test_a_refused_body_that_never_comes_is_not_waited_for(hasty_full: Any, hasty: socket.socket) -> None:
     began = time.monotonic()
     raw = exchange(hasty, posted(QUESTION)[:-5])

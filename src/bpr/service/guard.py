@@ -83,7 +83,7 @@ class Gate:
 
     def full(self) -> Refused:
         """What one more is told."""
-        message = f"{self.inside} requests are in flight already: try again in a second"
+        message = f"{self._settings.in_flight} requests are in flight already: try again in a second"
         return Refused(429, "overloaded", message, ((b"retry-after", b"1"),))
 
     def __enter__(self) -> None:

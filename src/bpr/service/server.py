@@ -84,6 +84,7 @@ class _Service(uvicorn.Server):
                 Guard(make_app(engine, gate), gate, settings, metrics),
                 http=connection_class(gate, settings, metrics),
                 ws="none",
+                proxy_headers=False,  # who asks is not looked at: nothing to believe a header about
                 loop="uvloop",
                 lifespan="off",
                 log_config=None,
