@@ -169,14 +169,17 @@ class Load:
         await asyncio.gather(*(client() for _ in range(clients)))
         return len(self.seen.of(200)) / (time.perf_counter() - begun)
 
-    async def open(self, rate: float, seconds: float) -> float:
-        """Requests at random times, whatever becomes of those before; good replies a second."""
+    async def open(self, rate: float, seconds: float, sockets: int = CONNECTIONS) -> float:
+        """Requests at random times, whatever becomes of those before; good replies a second.
+
+        A client has so many sockets and no more: where all of them wait, a request is not made.
+        """
         self.seen = Seen()
         begun = due = time.perf_counter()
         while due < begun + seconds:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             while due <= time.perf_counter():
-                if self.count < CONNECTIONS:  # a client has so many sockets, and no more
+                if self.count < sockets:
                     self.begin(due)
                 due += self.dice.expovariate(rate)
         while self.count:
@@ -370,31 +373,22 @@ async def stop(path: Path) -> tuple[list[Figure], dict[str, Any]]:
     ], {"replies": counts, "restart_s": back}
 
 
-async def sustained(load: Load) -> float:
-    """Requests a second that come as they please, and of which none is refused: less than 64 clients that wait for
-    their answers get, since chance makes crowds and pauses, and questions that share no search cost more."""
-    rate = await load.closed(CLIENTS, 10)
-    while True:
-        await load.open(rate, 20)
-        refused = len(load.seen.of(429))
-        print(f"soak: {rate:.0f}/s, {refused} refused", flush=True)
-        if not refused:
-            return rate
-        rate *= 0.95
-
-
 async def soak(path: Path, seconds: float) -> tuple[list[Figure], dict[str, Any]]:
-    """Four fifths of capacity for long: no error, no growth."""
+    """Four fifths of capacity for long: no error, no growth.
+
+    Its sockets are four fifths of what may be in flight: a machine that stands still for a moment has not failed, and a
+    crowd that waits for its answers is what there is then.
+    """
     on, _ = cores()
     with serving(path, on=on) as (process, port):
         load = Load(port, questions())
         watched = psutil.Process(process.pid)
-        rate = 0.8 * await sustained(load)
-        await load.open(rate, min(60.0, seconds / 5))  # warm
+        rate, sockets = 0.8 * await load.closed(CLIENTS, 10), CLIENTS * 4 // 5
+        await load.open(rate, min(60.0, seconds / 5), sockets)  # warm
         samples, errors, replies = [], 0, 0
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            await load.open(rate, 10)
+            await load.open(rate, 10, sockets)
             counts = load.seen.counts()
             replies += counts.get(200, 0)
             errors += sum(count for status, count in counts.items() if status != 200)
@@ -409,7 +403,9 @@ async def soak(path: Path, seconds: float) -> tuple[list[Figure], dict[str, Any]
     found = {
         "seconds": seconds,
         "rate": rate,
+        "sockets": sockets,
         "replies": replies,
+        "replies_per_second": replies / seconds,
         "rss_mb": [float(memory[0] / 1e6), float(memory[-1] / 1e6)],
     }
     print(f"soak: {found}, growth {growth:.3%}, errors {errors}", flush=True)
