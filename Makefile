@@ -30,7 +30,7 @@ check: install   ## style and types
 	$(BIN)/mypy
 
 test: check      ## all checks and tests, with branch coverage (at least 95 %)
-	$(BIN)/pytest -n $(JOBS) --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-fail-under=95
 
 docs: install    ## the site → build/site, after the pages that the program writes itself
 	$(BIN)/python tools/reference.py

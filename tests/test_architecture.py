@@ -49,7 +49,9 @@ ORDER = [
     "given",
     "builder",
     "live",
+    "snapshot",
     "retriever",
+    "shards",
     "tuning",
     "answering",
     "runs",
@@ -63,6 +65,7 @@ ORDER = [
     "compare",
     "service",
     "integrations",
+    "cluster",
     "terminal",
     "cli",
 ]
@@ -85,7 +88,13 @@ OWNERS = {
     "onnx": {"training"},
     "bm25s": {"training"},
     "tensorboard": {"training"},
-    "bpr.training": {"training", "cli", "compare/ablations.py", "integrations/sentence_transformers.py"},
+    "bpr.training": {
+        "training",
+        "cli",
+        "cluster/encoding.py",
+        "compare/ablations.py",
+        "integrations/sentence_transformers.py",
+    },
     "fastapi": {"service"},
     "uvicorn": {"service"},
     "prometheus_client": {"service"},
@@ -94,6 +103,7 @@ OWNERS = {
     "llama_index": {"integrations/llama_index.py"},
     "haystack": {"integrations/haystack.py"},
     "sentence_transformers": {"integrations/sentence_transformers.py"},
+    "ray": {"cluster"},
     "huggingface_hub": {"integrations/huggingface.py", "training", "cli/training.py"},
 }
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}

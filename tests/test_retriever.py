@@ -271,6 +271,7 @@ def test_a_timed_search_gives_the_same_hits_and_its_times(of_text: Path) -> None
     assert times._fields == ("encode", "candidates", "rerank", "texts", "words")
     assert all(each > 0 for each in times[:4])
     assert times.words == 0
+    assert retriever.search_covered(TEXTS, k=3)[::2] == (hits, 1.0)
     one, times = retriever.search_timed(vectors=np.ones(64, np.float32), candidates="all")
     assert len(one) == len(TEXTS)
     assert times.candidates == 0 < times.rerank
@@ -401,7 +402,7 @@ def test_a_filter_is_evaluated_once(one_plane: Path, monkeypatch: pytest.MonkeyP
     asked = []
     with bpr.open(one_plane) as opened:
         real = opened._snapshot.contents.fulfilling
-        monkeypatch.setattr(opened._snapshot.contents, "fulfilling", lambda each: asked.append(each) or real(each))
+        monkeypatch.setattr(opened._snapshot.contents, "fulfilling", lambda *each: asked.append(each) or real(*each))
         for low in (*range(40), 39, 39):
             assert opened.rank(ASKED[:1], k=1, where={"page": {">=": low, "<=": low}}).rows.tolist() == [[low]]
     assert len(asked) == 40

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
 from pathlib import Path
@@ -45,6 +46,7 @@ FIT_ROWS = 4096  # passages that a transform of an encoder's vectors is measured
 WARM_UP = "What is this text about?"  # whoever opens the bundle can see whether its model still gives the same bits
 
 Source: TypeAlias = str | Path | Iterable[Passage | Mapping[str, Any]]
+Coded: TypeAlias = tuple[list[Codes], Floats | None]  # the planes of some passages, and their vectors if they are kept
 
 
 def build(
@@ -194,7 +196,7 @@ def _fitted(
     else:
         sample = list(islice(read(source), 0, None, max(1, -(-total // FIT_ROWS))))
     say("encoding a sample", 0, len(sample))
-    vectors = _vectors([(passage.title, passage.text) for passage in sample], encoder, threads, lambda rows: None)
+    vectors = vectors_of([(passage.title, passage.text) for passage in sample], encoder, threads, lambda rows: None)
     return fit(finite(vectors)), found
 
 
@@ -209,20 +211,28 @@ def encoded(
     say: Progress,
 ) -> Iterator[Block]:
     """The passages with their codes, and with `keep` their vectors, PART_ROWS at a time: encoded, or from before."""
-    rest, done = iter(found), 0
+    rest, begun, done = iter(found), 0, 0
+    ahead: int = getattr(encoder, "parts_ahead", 0)  # of one that works elsewhere, on several parts at once
+    waiting: deque[tuple[list[Passage], Callable[[], Coded]]] = deque()
     say("encoding passages", done, total)
-    while some := list(islice(rest, PART_ROWS)):
-        pairs = [(passage.title, passage.text) for passage in some]
+    while True:
+        while len(waiting) <= ahead and (some := list(islice(rest, PART_ROWS))):
 
-        def tell(rows: int, before: int = done) -> None:
-            say("encoding passages", before + rows, total)
+            def tell(rows: int, before: int = begun) -> None:
+                say("encoding passages", before + rows, total)
 
-        yield Block(some, *_codes_of(pairs, done, encoder, transform, keep, threads, parts, tell))
+            pairs = [(passage.title, passage.text) for passage in some]
+            waiting.append((some, _coding(pairs, begun, encoder, transform, keep, threads, parts, tell)))
+            begun += len(some)
+        if not waiting:
+            return
+        some, finish = waiting.popleft()
+        yield Block(some, *finish())
         done += len(some)
         say("encoding passages", done, total)
 
 
-def _codes_of(
+def _coding(
     pairs: list[tuple[str, str]],
     first_row: int,
     encoder: Encodes,
@@ -231,8 +241,8 @@ def _codes_of(
     threads: int | None,
     parts: Parts,
     say: Callable[[int], None],
-) -> tuple[list[Codes], Floats | None]:
-    """The planes of these passages, uint8[n, bits/8] each, and their vectors if they are kept.
+) -> Callable[[], Coded]:
+    """What gives the codes of these passages, and puts them among the parts: begun elsewhere, or done when called.
 
     say: is told how many are encoded.
     """
@@ -243,17 +253,32 @@ def _codes_of(
     kept = parts.get(number, key, size + (len(pairs) * dimensions * 4 if keep else 0))
     if kept is not None:
         floats = np.frombuffer(kept, np.float32, offset=size).reshape(-1, dimensions) if keep else None
-        return list(np.frombuffer(kept, np.uint8, size).reshape(shape)), floats
-    vectors = finite(_vectors(pairs, encoder, threads, say), first_row)
-    block = finite(transform.passages(vectors), first_row)
+        before = list(np.frombuffer(kept, np.uint8, size).reshape(shape)), floats
+        return lambda: before
+    begin = getattr(encoder, "begin", None)
+    elsewhere: Callable[[], Coded] | None = begin and begin(pairs, first_row, transform, keep)
+
+    def finish() -> Coded:
+        if elsewhere is not None:
+            codes, vectors = elsewhere()
+        else:
+            codes, vectors = coded(vectors_of(pairs, encoder, threads, say), first_row, model, transform, keep)
+        parts.put(number, key, b"".join(each.tobytes() for each in (*codes, *([] if vectors is None else [vectors]))))
+        return codes, vectors
+
+    return finish
+
+
+def coded(vectors: Floats, first_row: int, model: Model, transform: Transform, keep: bool) -> Coded:
+    """The planes of some passages from their vectors, uint8[n, bits/8] each, and the vectors if they are kept."""
+    block = finite(transform.passages(finite(vectors, first_row)), first_row)
     codes = [pack(block)]
     if model.large is not None:
         codes.append(pack_largest(block, model.large))
-    parts.put(number, key, b"".join(each.tobytes() for each in (*codes, *([vectors] if keep else []))))
     return codes, vectors if keep else None
 
 
-def _vectors(
+def vectors_of(
     pairs: Sequence[tuple[str, str]], encoder: Encodes, threads: int | None, say: Callable[[int], None]
 ) -> Floats:
     """float32[n, dimensions], some at a time: the same as all at once, for no text's vector depends on others."""

@@ -41,7 +41,8 @@ class Encodes(Protocol):
     """What the builder and the retriever ask of an encoder; `Encoder` and training's `TorchEncoder` are two.
 
     One whose vectors were not trained for bits also has `fit`, which makes a transform for them (builder.py); then
-    vectors have as many dimensions as it likes, and codes have model.bits.
+    vectors have as many dimensions as it likes, and codes have model.bits. One that works on other machines has `begin`
+    and `parts_ahead`: a part is begun there, and waited for when its turn has come (cluster/encoding.py).
     """
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .codes import Codes, Mask, Questions, RowMask
+from .codes import Codes, Mask, Questions, RowMask, candidates_reference
 from .errors import Cancelled, CorruptBundle, DeadlineExceeded, InvalidInput
 
 NO_LEVELS = (1.0, 1.0)
@@ -83,6 +83,13 @@ def scan(
             codes, questions, _count("l", l), limits.thread_count(), live, limits.seconds(), limits.flag()
         )
     return rows, far
+
+
+def check(signs: Codes) -> None:
+    """Compare the kernel with the numpy reference on a few codes of a bundle; CorruptBundle where they disagree."""
+    found, wanted = scan(signs, signs[:8], 20), candidates_reference(signs, signs[:8], 20)
+    if not (np.array_equal(found[0], wanted[0]) and np.array_equal(found[1], wanted[1])):
+        raise CorruptBundle(f"the kernel ({simd_level()}) and numpy disagree on this machine: report this")
 
 
 def distances(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, overload
@@ -17,27 +16,24 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import bundle, fusion
+from . import bundle, fusion, kernels
 from . import model as models
 from .builder import encoder_of, load_transform
-from .codes import Mask, Questions, RowMask, as_array
+from .codes import Mask, Questions, as_array
 from .encoder import Encodes, checked_texts
-from .errors import EmptyBundle, InvalidInput, ModelMismatch
-from .filters import Condition, Where, parse
-from .index import CellIndex, SegmentedIndex
+from .errors import InvalidInput, ModelMismatch
+from .filters import Where
+from .index import SegmentedIndex
 from .kernels import Cancel, Limits
-from .kinds import Plan, SegmentIndex
+from .kinds import SegmentIndex
 from .passages import ROWS_AT_ONCE, Passages
 from .reader import Reader, has_reader
 from .records import Answer, Hit, Hits, Passage
-from .segments import Contents
-from .stages import CANDIDATES, search
-from .transform import Transform
+from .snapshot import Seen, Snapshot
 
+CHECKED_ROWS = 512  # that the kernel is compared with numpy on
 REFINED = 100  # passages that kept vectors score once more
 FUSIONS = ("weighted", "reciprocal")
-FILTERS_KEPT = 32  # an evaluated filter is a bit a passage
-TWO_PLANE_CANDIDATES = 2000  # the sign plane has half of the bits, so the best passages lie somewhat deeper
 
 
 class Timings(NamedTuple):
@@ -77,53 +73,6 @@ def open(
     return retriever
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """All that belongs to one generation of a bundle."""
-
-    opened: bundle.Opened
-    info: dict[str, Any]
-    contents: Contents
-    passages: Passages
-    index: SegmentIndex | SegmentedIndex
-    transform: Transform
-    candidates: int
-    found: dict[Condition, RowMask] = field(default_factory=dict)  # what filters keep, of the last few
-
-    @classmethod
-    def of(cls, opened: bundle.Opened) -> Snapshot:
-        """Of an opened bundle that has passages."""
-        info = opened.info
-        if not info["rows"]:
-            raise EmptyBundle(f"{opened.path} holds no passages: add some (bpr add), or build it again")
-        found = Contents(opened)
-        default = CANDIDATES if info["planes"] == 1 else TWO_PLANE_CANDIDATES
-        wanted = info.get("candidates") or default
-        return cls(opened, info, found, found.passages, found.index(), load_transform(opened), wanted)
-
-    def index_for(self, probes: float | None, target_recall: float | None) -> SegmentIndex | SegmentedIndex:
-        """The index, looking at more or fewer of the codes than the bundle says; an exact one stays what it is."""
-        if probes is None and target_recall is None:
-            return self.index
-        if probes is not None and target_recall is not None:
-            raise InvalidInput("probes and target_recall say the same in two ways: give one of them")
-        share = probes if probes is not None else Plan.of(self.info).probes_for(target_recall or 0.0)
-        return self.index.with_probes(share) if isinstance(self.index, CellIndex | SegmentedIndex) else self.index
-
-    def mask(self, where: Where | None, mask: Mask | None) -> Mask | None:
-        """The rows that a filter and a mask both let through."""
-        if where is None:
-            return mask
-        condition = parse(where)
-        kept = self.found.get(condition)
-        if kept is None:
-            kept = self.contents.fulfilling(condition)
-            while len(self.found) >= FILTERS_KEPT:
-                self.found.pop(next(iter(self.found)), None)
-            self.found[condition] = kept
-        return kept if mask is None else kept & (mask if isinstance(mask, RowMask) else RowMask.of(mask))
-
-
 class Retriever:
     """Finds passages. Threads may share one; it stays on its snapshot when the bundle is changed, until `reload`.
 
@@ -132,11 +81,15 @@ class Retriever:
 
     def __init__(self, opened: bundle.Opened) -> None:
         """Made by `bpr.open`."""
-        self._snapshot = Snapshot.of(opened)
+        self._snapshot = self._seen(opened)
         self._candidates: int | None = None  # what the user has set
         self._encoder: Encodes | None = None
         self._reader: Reader | None = None
         self._finding, self._reloading = threading.Lock(), threading.Lock()
+
+    def _seen(self, opened: bundle.Opened) -> Seen:
+        """What belongs to an opened generation."""
+        return Snapshot.of(opened)
 
     @property
     def bundle(self) -> bundle.Opened:
@@ -178,7 +131,7 @@ class Retriever:
             newest = self.bundle.newest()
             if newest is None:
                 return False
-            snapshot = Snapshot.of(newest)
+            snapshot = self._seen(newest)
             old, new = (each["model"] and each["model"]["fingerprint"] for each in (self.info, snapshot.info))
             if old != new:
                 raise ModelMismatch(
@@ -270,6 +223,10 @@ class Retriever:
 
         return self._search(question, vectors, lap, how), Timings(**times)
 
+    def search_covered(self, question: Any = None, *, vectors: Any = None, **how: Any) -> tuple[Any, Timings, float]:
+        """As `search_timed`, and the share of the passages that was searched: 1, but for a cluster's (cluster/)."""
+        return *self.search_timed(question, vectors=vectors, **how), 1.0
+
     def _search(self, question: Any, vectors: Any, lap: Callable[[str], None], how: dict[str, Any]) -> Any:
         if (question is None) == (vectors is None):
             raise InvalidInput("a search takes either text, search('who …?'), or vectors=… of your own encoder")
@@ -305,7 +262,7 @@ class Retriever:
 
     def fields(self) -> dict[str, set[str]]:
         """What filters can ask for: each field of the metadata, and which kinds of values (filters.KINDS) it holds."""
-        return self._snapshot.contents.fields()
+        return self._snapshot.fields()
 
     def grouped(self, hits: Sequence[Hit], neighbours: int = 0) -> list[fusion.Group]:
         """The hits of one question by document, each with so many passages around its best hit (see `fusion`)."""
@@ -319,7 +276,7 @@ class Retriever:
 
     def _fused(
         self,
-        snapshot: Snapshot,
+        snapshot: Seen,
         vectors: ArrayLike,
         texts: Sequence[str] | None,
         hybrid: Any,
@@ -336,9 +293,8 @@ class Retriever:
         depth = max(k, fusion.LISTED if given in (None, "all") else min(fusion.LISTED, given))
         by_codes = self._rank(snapshot, vectors, k=depth, lap=lap, **how)
         lap("rerank")
-        mask = snapshot.mask(how.get("where"), how.get("mask"))
         limits = Limits(how.get("threads"), how.get("deadline"), how.get("cancel"))
-        by_words = snapshot.contents.by_words(texts, depth, mask, limits)
+        by_words = snapshot.by_words(texts, depth, how.get("where"), how.get("mask"), limits)
         found = []
         for codes, words in zip(zip(*by_codes, strict=True), by_words, strict=True):
             if hybrid == "reciprocal":
@@ -405,7 +361,7 @@ class Retriever:
 
     def _rank(
         self,
-        snapshot: Snapshot,
+        snapshot: Seen,
         vectors: ArrayLike,
         k: int = 20,
         candidates: int | Literal["all"] | None = None,
@@ -418,17 +374,20 @@ class Retriever:
         **how: Any,
     ) -> Hits:
         default = self._candidates or snapshot.candidates
-        last = refine if refine is not None else REFINED if snapshot.contents.vectors is not None else 0
+        last = refine if refine is not None else REFINED if snapshot.keeps_vectors else 0
         last = last if rerank else 0
         depth = max(k, last if candidates in (None, "all") else min(last, int(candidates)))
         wanted = None if candidates == "all" else max(default, depth) if candidates is None else candidates
-        asked, left = snapshot.transform.questions(vectors), snapshot.mask(where, mask)
-        found = search(snapshot.index_for(probes, target_recall), asked, depth, wanted, rerank, mask=left, **how)
-        return snapshot.contents.refined(found.rows, vectors, k) if last else found
+        how |= {"where": where, "mask": mask, "probes": probes, "target_recall": target_recall}
+        return snapshot.ranked(vectors, k, depth, wanted, rerank, refined=bool(last), **how)
+
+    def check_kernel(self) -> None:
+        """CorruptBundle where the kernel does not compute on the first codes what the numpy reference does."""
+        kernels.check(self.index.planes.take(np.arange(min(CHECKED_ROWS, len(self)))).signs)
 
     def questions(self, vectors: ArrayLike) -> Questions:
         """Question vectors as this bundle's index needs them: centred, rotated and scaled as its passages were."""
-        return self._snapshot.transform.questions(vectors)
+        return load_transform(self.bundle).questions(vectors)
 
 
 def _hits(found: Passages, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[Hit]:

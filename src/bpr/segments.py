@@ -67,6 +67,11 @@ class Block(NamedTuple):
 def listed(opened: bundle.Opened) -> list[Segment]:
     """The segments of a bundle, in order. One that has never been changed does not list them: it is one segment."""
     info = opened.info
+    if bundle.SHARDS in opened.manifest.features:
+        raise InvalidInput(
+            f"{opened.path} is a bundle of shards: serve it on a cluster (bpr serve {opened.path} --ray ADDRESS); what "
+            "changes goes into the bundle that it was made of, which is then sharded again (bpr shard)"
+        )
     try:
         described = info["segments"] if bundle.SEGMENTS in opened.manifest.features else [{"prefix": "", **info}]
         return [Segment(str(each["prefix"]), int(each["rows"]), str(each.get("kind"))) for each in described]
@@ -164,6 +169,18 @@ def copied(opened: bundle.Opened, segment: Segment, without: Numbers) -> Iterato
         yield Block(texts.fetch(rows), codes, None if kept is None else kept.wide(rows))
 
 
+def cut(held: Contents, first: int, end: int) -> Iterator[Block]:
+    """The passages and codes of the rows first … end − 1 of a bundle, to be written into another."""
+    parts = [kinds.open_index(held.opened, each.prefix, each.kind, each.rows).planes for each in held.segments]
+    for start in range(first, end, BLOCK_ROWS):
+        outside = np.arange(start, min(start + BLOCK_ROWS, end), dtype=np.int64)
+        for part, _, rows in held.rows.by_part(outside):  # ascending, so parts come in the order of rows
+            taken = parts[part].take(rows)
+            codes = [taken.signs] if taken.magnitudes is None else [taken.signs, taken.magnitudes]
+            kept = None if held.vectors is None else held.vectors[part].wide(rows)
+            yield Block(held.texts[part].fetch(rows), codes, kept)
+
+
 def reindexed(
     opened: bundle.Opened, new: bundle.Writer, segment: Segment, plan: Plan, say: Progress, layout: Cells | None
 ) -> Segment:
@@ -224,9 +241,13 @@ class Contents:
         parts = [kinds.open_index(self.opened, each.prefix, each.kind, each.rows) for each in self.segments]
         return parts[0] if self.is_whole else SegmentedIndex(parts, self.deleted)
 
-    def fulfilling(self, condition: Condition) -> RowMask:
-        """The rows whose metadata fulfil the condition; InvalidInput where it asks for what no passage has."""
-        columns.check(condition, [each for each in self.columns if each is not None])
+    def fulfilling(self, condition: Condition, checked: bool = False) -> RowMask:
+        """The rows whose metadata fulfil the condition; InvalidInput where it asks for what no passage has.
+
+        checked: it has been looked at already, as where this is one part of a larger whole.
+        """
+        if not checked:
+            columns.check(condition, [each for each in self.columns if each is not None])
         found = [
             _everywhere(segment.rows, matches(condition, {})) if fields is None else fields.rows(condition)
             for segment, fields in zip(self.segments, self.columns, strict=True)

@@ -41,8 +41,7 @@ def search(
     lap: called with "candidates" when the first stage has ended, for those who time it.
     """
     asked = questions if isinstance(questions, Questions) else Questions(questions)  # type: ignore[arg-type]
-    if k < 1:
-        raise InvalidInput(f"k must be at least 1, not {k}")
+    check(k)
     planes = index.planes
     if index.scores_are_final or planes is None:  # one stage: candidates and rerank do not matter
         how: dict[str, Any] = {"mask": mask, "threads": threads, "deadline": deadline, "cancel": cancel}
@@ -50,15 +49,10 @@ def search(
         return Hits(rows, found.astype(np.float32, copy=False))
     if asked.vectors.shape[1] != planes.bits:
         raise InvalidInput(f"the questions have {asked.vectors.shape[1]} dimensions, the index has {planes.bits} bits")
+    check(k, candidates, rerank)
     limits = Limits(threads, deadline, cancel)
     if candidates is None:
-        if not rerank:
-            raise InvalidInput(
-                "candidates=None scores every passage with the float question: that cannot go without rerank"
-            )
         return planes.score_all(asked, k, mask, limits)
-    if candidates < k:
-        raise InvalidInput(f"{candidates} candidates cannot give {k} hits: candidates must be at least k")
 
     # 1. candidate generation
     rows, found = index.candidates(asked, candidates, mask=mask, threads=threads, deadline=deadline, cancel=cancel)
@@ -69,3 +63,15 @@ def search(
 
     # 2. rerank
     return planes.rerank(asked, rows, k, limits)
+
+
+def check(k: int, candidates: int | None = None, rerank: bool = True) -> None:
+    """InvalidInput for what no search can give, before anything is computed."""
+    if k < 1:
+        raise InvalidInput(f"k must be at least 1, not {k}")
+    if candidates is None and not rerank:
+        raise InvalidInput(
+            "candidates=None scores every passage with the float question: that cannot go without rerank"
+        )
+    if candidates is not None and candidates < k:
+        raise InvalidInput(f"{candidates} candidates cannot give {k} hits: candidates must be at least k")

@@ -18,24 +18,27 @@ disk.
 
 from __future__ import annotations
 
-from .manifest import BLOCK_BYTES, SEGMENTS, FileEntry, Manifest
-from .reader import VERIFY_LIMIT, Checked, Opened, open, verify
+from .manifest import BLOCK_BYTES, SEGMENTS, SHARDS, FileEntry, Manifest, seal
+from .reader import VERIFY_LIMIT, Checked, Opened, Verify, open, verify
 from .view import View
 from .writer import ArrayOut, Writer, create, update
 
 __all__ = [
     "BLOCK_BYTES",
     "SEGMENTS",
+    "SHARDS",
     "VERIFY_LIMIT",
     "ArrayOut",
     "Checked",
     "FileEntry",
     "Manifest",
     "Opened",
+    "Verify",
     "View",
     "Writer",
     "create",
     "open",
+    "seal",
     "update",
     "verify",
 ]

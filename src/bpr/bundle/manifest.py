@@ -24,8 +24,9 @@ from ..errors import CorruptBundle, InvalidInput, UnsupportedFormat
 FORMAT = "bpr bundle"
 VERSION = 1
 SEGMENTS = "segments"  # rows in several files of a kind, or rows that are deleted
-FEATURES = frozenset({SEGMENTS})  # what was added without a new version; a bundle names those it uses, and an older bpr
-# refuses a bundle that names one it does not know
+SHARDS = "shards"  # its rows lie in other bundles, which it names (shards.py)
+# What was added without a new version; a bundle names those it uses, and an older bpr refuses one that is new to it.
+FEATURES = frozenset({SEGMENTS, SHARDS})
 
 MANIFEST = "manifest.json"
 NEXT_MANIFEST = "manifest.json.new"  # stands in the folder from the beginning of a build until it is published
@@ -139,6 +140,11 @@ def encode(manifest: Manifest) -> bytes:
     if len(raw) > MANIFEST_LIMIT:
         raise InvalidInput(f"the manifest would have {len(raw)} bytes of at most {MANIFEST_LIMIT}: make info smaller")
     return raw
+
+
+def seal(manifest: Manifest) -> str:
+    """The SHA-256 of the manifest's one text, and so of every byte that it vouches for."""
+    return hashlib.sha256(encode(manifest)).hexdigest()
 
 
 def decode(raw: bytes, where: str | Path) -> Manifest:

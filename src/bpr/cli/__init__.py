@@ -12,6 +12,7 @@ import os
 import sys
 
 from . import bundles as bundles
+from . import cluster as cluster
 from . import compare as compare
 from . import convert as convert
 from . import demo as demo

@@ -1,4 +1,4 @@
-"""The verbs around a bundle: passages, index, search, verify, info, bench.
+"""The verbs around a bundle: passages, index, search, verify, info.
 
 Each turns options into one call, and what comes back into lines. Registered by being imported (cli/__init__.py).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -18,6 +18,7 @@ import typer
 
 from ..errors import InvalidInput
 from .common import Bundle, Json, Quiet, Threads, WhereJson, fail, verb, where_of
+from .onray import RayAddress, Workers, on_ray
 
 if TYPE_CHECKING:
     from ..bundle import Opened
@@ -154,10 +155,6 @@ Candidates = Annotated[
 ]
 NoRerank = Annotated[bool, typer.Option("--no-rerank", help="Keep the order of Hamming distances.")]
 
-BenchRows = Annotated[int, typer.Option("--rows", min=1000, help="Codes in the index.")]
-BenchBits = Annotated[int, typer.Option("--bits", help="Bits of a code.")]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Runs of each system; the best one counts.")]
-
 
 # ── The verbs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,6 +186,7 @@ def passages(
     "index passages.jsonl -o wiki.bpr",
     "index docs/ --model models/mine -o docs.bpr",
     "index wiki.tsv.gz --vectors v.npy --center --rotate --planes 2 -o wiki.bpr",
+    "index wiki.tsv.gz -o wiki.bpr --ray 10.0.0.1:6379",
 )
 def index(
     source: Source,
@@ -205,22 +203,32 @@ def index(
     bits: Bits = None,
     seed: Seed = 0,
     threads: Threads = None,
+    ray: RayAddress = None,
+    workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
     """Build a bundle from text, or from vectors of yours. An existing one is replaced whole, at the end.
 
     Killed, it goes on where it was when it is run again: what is encoded already is in NAME.bpr.parts until the end.
+    With --ray the machines of a Ray cluster encode (docs/cluster.md).
     """
-    if vectors is not None and (model is not None or device is not Device.cpu):
-        raise typer.BadParameter("vectors need no model: leave out --model and --device", param_hint="'--vectors'")
+    if vectors is not None and (model is not None or device is not Device.cpu or ray is not None):
+        raise typer.BadParameter(
+            "vectors need no model: leave out --model, --device and --ray", param_hint="'--vectors'"
+        )
+    if workers is not None and ray is None:
+        raise typer.BadParameter("workers are a cluster's: give its address with --ray", param_hint="'--workers'")
     from .. import builder, bundle, terminal
 
     start = time.monotonic()
     how: dict[str, Any] = {"kind": kind.value, "words": words, "keep_vectors": keep_vectors and keep_vectors.value}
     how |= {"planes": planes, "center": center, "rotate": rotate, "bits": bits, "seed": seed}
-    with terminal.bars(not quiet) as say:
-        if vectors is None:
+    with ExitStack() as stack:
+        if ray is not None:
+            pool = how["model"] = stack.enter_context(on_ray(ray, model or "mini", device.value, workers, threads))
+        elif vectors is None:
             how["model"] = _encoder(model or "mini", device)
+        say = stack.enter_context(terminal.bars(not quiet))
         builder.build(source, output, vectors=vectors, threads=threads, progress=say, **how)
     with bundle.open(output, verify="size") as opened:
         facts = facts_of(opened)
@@ -228,6 +236,8 @@ def index(
         rows, took = terminal.count(facts["rows"], "passage"), time.monotonic() - start
         terminal.message(f"{output}: {rows}, {terminal.shape(facts)}, built in {took:,.1f} s")
         terminal.message(terminal.saving(facts))
+        if ray is not None:
+            terminal.message(pool.report())
 
 
 @verb(
@@ -312,33 +322,6 @@ def info(name: Bundle, as_json: Json = False, quiet: Quiet = False) -> None:
     terminal.print_facts(facts)
     if report is not None:
         terminal.print_health(report)
-
-
-@verb("bench", "bench --rows 5000000 --bits 384 --json > bench.json")
-def bench(
-    rows: BenchRows = 1_000_000,
-    bits: BenchBits = 768,
-    rounds: Rounds = 5,
-    threads: Threads = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Measure this machine: bpr beside Faiss, usearch and the paper's own code, on random codes, in turns."""
-    from .. import bench as measuring
-    from .. import terminal
-    from ..codes import checked_bits
-    from ..kernels import Limits
-
-    thread_counts, timings = sorted({1, Limits(threads).thread_count()}), []
-    with terminal.bars(not quiet) as say:
-        for timing in measuring.run(rows, checked_bits(bits), thread_counts, measuring.QUESTIONS, rounds):
-            timings.append(timing)
-            say("measuring", len(timings), None)
-    machine = measuring.machine()
-    if as_json:
-        terminal.print_json({"machine": machine, "timings": [timing.to_dict() for timing in timings]})
-    else:
-        terminal.print_bench(machine, measuring.compared(timings))
 
 
 # ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,6 @@
-"""The verb `bpr compare`: the paper's tables on a corpus of yours.
+"""The verbs that measure bpr beside others: bench on this machine, compare on a corpus of yours (the paper's tables).
 
-It turns options into calls, and what comes back into lines. Registered by being imported (cli/__init__.py).
+Each turns options into calls, and what comes back into lines. Registered by being imported (cli/__init__.py).
 """
 
 from __future__ import annotations
@@ -87,7 +87,39 @@ Examples = Annotated[
 ]
 
 
-# ── The verb ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+BenchRows = Annotated[int, typer.Option("--rows", min=1000, help="Codes in the index.")]
+BenchBits = Annotated[int, typer.Option("--bits", help="Bits of a code.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Runs of each system; the best one counts.")]
+
+
+# ── The verbs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb("bench", "bench --rows 5000000 --bits 384 --json > bench.json")
+def bench(
+    rows: BenchRows = 1_000_000,
+    bits: BenchBits = 768,
+    rounds: Rounds = 5,
+    threads: Threads = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure this machine: bpr beside Faiss, usearch and the paper's own code, on random codes, in turns."""
+    from .. import bench as measuring
+    from .. import terminal
+    from ..codes import checked_bits
+    from ..kernels import Limits
+
+    thread_counts, timings = sorted({1, Limits(threads).thread_count()}), []
+    with terminal.bars(not quiet) as say:
+        for timing in measuring.run(rows, checked_bits(bits), thread_counts, measuring.QUESTIONS, rounds):
+            timings.append(timing)
+            say("measuring", len(timings), None)
+    machine = measuring.machine()
+    if as_json:
+        terminal.print_json({"machine": machine, "timings": [timing.to_dict() for timing in timings]})
+    else:
+        terminal.print_bench(machine, measuring.compared(timings))
 
 
 @verb(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import InvalidInput, StorageError
 from .bundles import SameModel
 from .common import Bundle, Quiet, ReaderFolder, Threads, needs_extra, verb
+from .onray import RayAddress, ReplicaCpus, Replicas, RequireAll, opened_on_ray
+
+if TYPE_CHECKING:
+    from ..retriever import Retriever
 
 
 def _finite(seconds: float) -> float:
@@ -44,7 +49,11 @@ Watch = Annotated[
 ]
 
 
-@verb("serve docs.bpr", "serve docs.bpr --host 0.0.0.0 --token-file token.txt")
+@verb(
+    "serve docs.bpr",
+    "serve docs.bpr --host 0.0.0.0 --token-file token.txt",
+    "serve shards/ --ray 10.0.0.1:6379 --replicas 2",
+)
 def serve(
     path: Bundle,
     host: Host = "127.0.0.1",
@@ -59,15 +68,29 @@ def serve(
     answer_deadline: AnswerDeadline = 10.0,
     watch: Watch = 2.0,
     threads: Threads = None,
+    ray: RayAddress = None,
+    replicas: Replicas = 1,
+    replica_cpus: ReplicaCpus = 1.0,
+    require_all: RequireAll = True,
     quiet: Quiet = False,
 ) -> None:
     """Serve a bundle over HTTP: a page for people at /, an API for programs (docs/http.md).
+
+    With --ray it is a bundle of shards (`bpr shard`), which the machines of a Ray cluster search (docs/cluster.md).
 
     SIGTERM ends it when the requests in flight are answered; SIGHUP looks for a newer generation of the bundle now.
     """
     options: dict[str, Any] = {"in_flight": in_flight, "batch": batch, "threads": threads, "watch": watch}
     options |= {"deadline": deadline, "answer_deadline": answer_deadline, "any_host": allow_anonymous}
-    run(path, host, port, token_of(token_file), model, reader, quiet, options)
+
+    def opened() -> Retriever:
+        if ray is not None:
+            return opened_on_ray(path, ray, model, reader, replicas, replica_cpus, not require_all)
+        from .. import retriever
+
+        return retriever.open(path, model=model, reader=reader)
+
+    run(path, host, port, token_of(token_file), opened, quiet, options)
 
 
 def run(
@@ -75,13 +98,12 @@ def run(
     host: str,
     port: int,
     token: str | None,
-    model: Any,
-    reader: Path | None,
+    opened: Callable[[], Retriever],
     quiet: bool,
     options: dict[str, Any],
 ) -> None:
-    """Open the bundle, bind, serve; the URL goes to stdout when the service is ready."""
-    from .. import retriever, terminal
+    """Bind, open the bundle, serve; the URL goes to stdout when the service is ready."""
+    from .. import terminal
 
     with needs_extra("serve", "fastapi", "uvicorn", "httptools", "uvloop", "prometheus_client", "pydantic"):
         from ..service import server
@@ -94,14 +116,14 @@ def run(
                 "anybody may ask (--allow-anonymous)"
             )
         terminal.log_to_stderr("bpr.service", quiet)
-        opened = retriever.open(path, model=model, reader=reader)
+        served = opened()
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{bound.getsockname()[1]}/"
 
         def started() -> None:
             print(f"{path} is served on {url}", flush=True)
 
-        server.serve(opened, bound, Settings(token=token, **options), started)
+        server.serve(served, bound, Settings(token=token, **options), started)
 
 
 def token_of(file: Path | None) -> str | None:

@@ -13,8 +13,8 @@ It knows bundles and rows; it must not know texts, codes or questions. layout.py
 
 from __future__ import annotations
 
-from .layout import FILES, Field, stored
+from .layout import FIELDS, FILES, Field, Layout, stored
 from .reader import Columns, check
 from .writer import ColumnsOut
 
-__all__ = ["FILES", "Columns", "ColumnsOut", "Field", "check", "stored"]
+__all__ = ["FIELDS", "FILES", "Columns", "ColumnsOut", "Field", "Layout", "check", "stored"]

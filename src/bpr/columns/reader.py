@@ -64,7 +64,7 @@ READ_AT_ONCE = 10  # values that are read in one piece in the time that one take
 # ── What a user should know before ───────────────────────────────────────────────────────────────────────────────────
 
 
-def check(condition: Condition, segments: Sequence[Columns]) -> None:
+def check(condition: Condition, segments: Sequence[Columns | Layout]) -> None:
     """InvalidInput where the condition asks for a field that no segment has, or compares it with what it never holds.
 
     A field is what all segments of a bundle together know of it; one that lacks it only has no rows to give.

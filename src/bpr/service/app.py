@@ -174,7 +174,8 @@ def _mend_description(app: FastAPI) -> None:
 
 def _as_refused(error: BprError, engine: Engine) -> Refused:
     if isinstance(error, DeadlineExceeded | Cancelled):
-        return Refused(504, "deadline_exceeded", "it was not done in time: ask for less, or later")
+        late = str(error) if "shard" in str(error) else "it was not done in time: ask for less, or later"
+        return Refused(504, "deadline_exceeded", late)
     if isinstance(error, InvalidInput):
         return Refused(400, "invalid_input", engine.without_paths(str(error)))
     raise error  # a bundle or a model that is broken is not the caller's mistake
@@ -236,6 +237,7 @@ def _reply(found: Reply, results: list[dict[str, Any]], started: float, request:
             "timings_ms": {stage: round(value, 3) for stage, value in times.items()},
             "batch": found.batch,
             "generation": found.generation,
+            "coverage": round(found.coverage, 6),
             "request_id": request.state.request_id,
         }
     )

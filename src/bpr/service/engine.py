@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__, kernels
+from .. import __version__
 from ..builder import WARM_UP, warm_up_code
-from ..codes import candidates_reference
 from ..errors import BprError, CorruptBundle, InvalidInput
 from ..kernels import Cancel
 from ..records import Answer, Hit, Passage
@@ -27,7 +26,6 @@ from .metrics import Metrics
 from .settings import Settings
 
 READ_AT_ONCE = 1  # questions: reading one uses all cores already
-CHECKED_ROWS = 512  # that the kernel is compared with numpy on
 MOST_DIFFERING = 0.05  # of the bits of a code that is computed on another processor
 
 
@@ -52,6 +50,7 @@ class Reply:
     times: dict[str, float]
     batch: int
     generation: int
+    coverage: float = 1.0  # of the passages, the share that was searched
 
 
 class Engine:
@@ -69,8 +68,8 @@ class Engine:
     async def search(self, asked: Asked, deadline: float) -> Reply:
         """The hits of each question. deadline: of time.monotonic()."""
         done = await self._searches.do(asked.key(), asked.questions, deadline)
-        times, generation = done.shared
-        return Reply(done.results, {"queue": 1000 * done.waited, **times}, done.batch, generation)
+        times, generation, coverage = done.shared
+        return Reply(done.results, {"queue": 1000 * done.waited, **times}, done.batch, generation, coverage)
 
     async def answer(self, asked: Asked, n: int, least: float | None, deadline: float) -> Reply:
         """Up to n answers of each question."""
@@ -85,7 +84,7 @@ class Engine:
             *(self._readings.do((n, least), [pair], deadline) for pair in pairs)
         )
         times = {**found.times, "read": 1000 * (time.monotonic() - started)}
-        return Reply([each.results[0] for each in read], times, found.batch, found.generation)
+        return Reply([each.results[0] for each in read], times, found.batch, found.generation, found.coverage)
 
     def without_paths(self, message: str) -> str:
         """A message of ours for somebody who need not know where things lie on this machine."""
@@ -110,15 +109,15 @@ class Engine:
         how = {**json.loads(options), "deadline": deadline, "cancel": cancel, "threads": self.settings.threads}
         generation = number_of(self.retriever)
         if is_text:
-            found, timings = self.retriever.search_timed(items, **how)
+            found, timings, coverage = self.retriever.search_covered(items, **how)
         else:
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which is refused
                 vectors = np.array(items, np.float32)
-            found, timings = self.retriever.search_timed(vectors=vectors, **how)
+            found, timings, coverage = self.retriever.search_covered(vectors=vectors, **how)
         times = timings._asdict()
         self.metrics.stage_times(times)
         self.metrics.batches.observe(len(items))
-        return found, (times, generation)
+        return found, (times, generation, coverage)
 
     def _read(self, key: Any, items: list[Any], deadline: float, cancel: Cancel) -> tuple[list[list[Answer]], Any]:
         (n, least), started = key, time.monotonic()
@@ -146,7 +145,7 @@ class Engine:
             retriever.search(WARM_UP, k=1)
             if self.has_reader():
                 retriever.reader.answer(WARM_UP, [retriever.passages[0]])
-        _check_kernel(retriever)
+        retriever.check_kernel()
 
     def has_reader(self) -> bool:
         """Whether questions can be answered. The reader is loaded by now: `warm_up` has asked."""
@@ -178,7 +177,8 @@ class Engine:
         """What /v1/info says, of the generation that is searched now."""
         opened, info = self.retriever.bundle, self.retriever.info
         if self._facts is None or self._facts[0] is not opened:
-            files = opened.manifest.files
+            stored = [entry.bytes for entry in opened.manifest.files.values()]
+            stored += [shard["bytes"] for shard in info.get("shards", [])]
             self._facts = (
                 opened,
                 {
@@ -189,7 +189,7 @@ class Engine:
                     "kind": info.get("kind", "scan"),
                     "bytes": {
                         "codes": info["rows"] * info["planes"] * info["bits"] // 8,
-                        "total": sum(entry.bytes for entry in files.values()),
+                        "total": sum(stored),
                         "float32": info["rows"] * info["dimensions"] * 4,
                     },
                     "model": info["model"] and info["model"]["name"],
@@ -234,10 +234,3 @@ def _check_encoder(code: str, stored: str) -> None:
             f"the model gives another code than when the bundle was built ({differing} of {bits} bits differ): one of "
             "them is damaged; build the bundle again, or restore the model"
         )
-
-
-def _check_kernel(retriever: Retriever) -> None:
-    signs = retriever.index.planes.take(np.arange(min(CHECKED_ROWS, len(retriever)))).signs
-    found, wanted = kernels.scan(signs, signs[:8], 20), candidates_reference(signs, signs[:8], 20)
-    if not (np.array_equal(found[0], wanted[0]) and np.array_equal(found[1], wanted[1])):
-        raise CorruptBundle(f"the kernel ({kernels.simd_level()}) and numpy disagree on this machine: report this")

@@ -140,11 +140,15 @@ class AnswersOfQuestion(BaseModel):
 
 
 class _Reply(BaseModel):
-    """What every reply says beside its results; times in milliseconds, by stage."""
+    """What every reply says beside its results; times in milliseconds, by stage.
+
+    coverage: the share of the passages that was searched; below 1 only on a cluster that may leave out shards.
+    """
 
     timings_ms: dict[str, float]
     batch: int
     generation: int
+    coverage: float
     request_id: str
 
 
