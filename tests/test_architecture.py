@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,7 @@ ORDER = [
     "encoder",
     "reader",
     "given",
+    "bundlemodel",
     "builder",
     "live",
     "snapshot",
@@ -212,6 +216,33 @@ def test_modules_and_functions_stay_short(file: Path) -> None:
 @in_every_file
 def test_every_module_says_what_it_is(file: Path) -> None:
     assert len(ast.get_docstring(parsed(file)) or "") > 20
+
+
+# ── docs/architecture.md ─────────────────────────────────────────────────────────────────────────────────────────────
+
+MAP = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+WALKS = MAP.split("### One passage,")[1].split("## The rooms")[0]
+NAMES = sorted(set(re.findall(r"`((?:\w+\.)+\w+)`", WALKS)))
+
+
+def test_the_rooms_on_the_map_are_the_rooms_there_are() -> None:
+    rows = re.findall(r"^\| `([a-z]+)/?` \|", MAP.split("## The rooms")[1].split("## ")[0], re.MULTILINE)
+    assert rows == ORDER
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_on_the_walks_exists(name: str) -> None:
+    found: Any = importlib.import_module("bpr")
+    for part in name.split("."):
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(f"{getattr(found, '__name__', '-')}.{part}")
+        found = getattr(found, part)
+
+
+def test_the_walks_name_most_of_their_steps() -> None:
+    assert len(NAMES) > 30 and {name.split(".")[0] for name in NAMES} <= {*ORDER}
+    pages = re.findall(r"`(page/[\w.]+)`", WALKS)
+    assert pages and all((SOURCE / "service" / page).is_file() for page in pages)
 
 
 # ── native/ ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,12 +20,12 @@ import pytest
 
 import bpr
 from bpr import builder, bundle
-from bpr.builder import build, load_transform, load_vectors
+from bpr.builder import build, load_vectors
 from bpr.codes import BLOCK_ROWS, LARGE, LEVELS, pack, pack_largest, pack_magnitudes
 from bpr.encoder import Encoder
 from bpr.errors import InvalidInput, MissingBundle, StorageError
 from bpr.kinds import MAGNITUDES, SIGNS
-from bpr.segments import ROTATION
+from bpr.segments import ROTATION, load_transform
 from bpr.transform import Transform
 from tiny_models import BITS, WORDS, make_model
 

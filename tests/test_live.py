@@ -14,12 +14,12 @@ import pytest
 
 import bpr
 from bpr import bundle, live
-from bpr.builder import load_transform
 from bpr.codes import pack
 from bpr.encoder import Encoder
 from bpr.errors import CorruptBundle, EmptyBundle, InvalidInput, MissingBundle, ModelMismatch
 from bpr.index import ScanIndex, SegmentedIndex
 from bpr.kinds import SIGNS
+from bpr.segments import load_transform
 from tiny_models import make_model
 
 DIM = 32

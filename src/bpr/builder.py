@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from . import bundle, documents, passages, segments
 from . import model as models
+from .bundlemodel import remembered, warm_up_code
 from .codes import (
     LEVELS,
     Codes,
@@ -29,21 +30,19 @@ from .codes import (
     pack_largest,
 )
 from .encoder import Encoder, Encodes
-from .errors import BprError, InvalidInput, ModelMismatch
+from .errors import InvalidInput, ModelMismatch
 from .given import GivenCodes, given_codes, load_vectors, with_codes, with_vectors
 from .kinds import Kind, Plan
 from .model import Model
 from .parts import Parts
 from .records import Passage, Progress
-from .segments import MEAN, ROTATION, SCALES, Block, Segment
+from .segments import Block, Segment
 from .textfiles import file_type
 from .transform import Transform
 from .vectors import Kind as VectorKind
 
 PART_ROWS = 4096  # passages whose codes are kept together; after a kill at most so many are encoded again
 FIT_ROWS = 4096  # passages that a transform of an encoder's vectors is measured on: a spread is known to a hundredth
-
-WARM_UP = "What is this text about?"  # whoever opens the bundle can see whether its model still gives the same bits
 
 Source: TypeAlias = str | Path | Iterable[Passage | Mapping[str, Any]]
 Coded: TypeAlias = tuple[list[Codes], Floats | None]  # the planes of some passages, and their vectors if they are kept
@@ -119,7 +118,7 @@ def _build_from_text(
         found = encoded(rest, encoder, transform, plan.vectors is not None, threads, parts, total, say)
         written = _write(new, source, plan, model.planes, transform, found, say)
         say("publishing", 0, None)
-        known = _model_info(model, getattr(encoder, "folder", None), path)
+        known = remembered(model, getattr(encoder, "folder", None), path)
         known["warm_up"] = warm_up_code(encoder)
         info = {**_info(transform, model.planes, bool(transform.mean.any())), **known, **plan.to_info()}
         segments.publish(new, info, [written], 0)
@@ -141,10 +140,7 @@ def _write(
         written = segments.write(new, "", plan, planes, len(transform.scales) // 8, found, say)
     except passages.DuplicateId as error:
         raise located(error, source) from None
-    new.save(MEAN, transform.mean)
-    new.save(SCALES, transform.scales)
-    if transform.rotation is not None:
-        new.save(ROTATION, transform.rotation)
+    segments.save_transform(new, transform)
     return written
 
 
@@ -303,62 +299,6 @@ def part_key(pairs: Sequence[tuple[str, str]], encoder: Encodes, transform: Tran
     return key.digest()
 
 
-def _model_info(model: Model, folder: Path | None, path: Path) -> dict[str, Any]:
-    """What a bundle remembers of its model; the folder, seen from beside the bundle, is only where to look first."""
-    where = None if folder is None else os.path.relpath(folder, os.path.realpath(path.parent))
-    return {
-        "model": {"name": model.name, "fingerprint": model.fingerprint, "folder": where},
-        "levels": None if model.levels is None else list(model.levels),
-        "candidates": model.candidates,
-    }
-
-
-def warm_up_code(encoder: Encodes) -> str:
-    """The signs of a question that is the same for all bundles, in hexadecimal digits."""
-    vector = encoder.questions([WARM_UP])
-    return pack(vector[:, : vector.shape[1] // 8 * 8]).tobytes().hex()  # whole bytes, whatever the width
-
-
-def known_model(opened: bundle.Opened) -> dict[str, Any]:
-    """What a bundle remembers of its model; InvalidInput where it was built from vectors."""
-    known = opened.info["model"]
-    if not isinstance(known, dict):
-        raise InvalidInput(
-            f"{opened.path} was built from vectors of yours and cannot read text: pass vectors=… of your own encoder"
-        )
-    return known
-
-
-def encoder_of(opened: bundle.Opened, model: str | Path | Encodes | None = None) -> Encodes:
-    """The bundle's own encoder: the one that is given, or looked for; another model's is refused (ModelMismatch)."""
-    known = known_model(opened)
-    given = _find_model(opened, known) if model is None else model
-    encoder = Encoder.open(given) if isinstance(given, str | Path) else given
-    if encoder.model.fingerprint != known["fingerprint"]:
-        raise ModelMismatch(
-            f"{opened.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), and "
-            f"{encoder.model.name!r} ({encoder.model.fingerprint[:12]}…) is another one: open the bundle with its "
-            "own model, or build it again"
-        )
-    return encoder
-
-
-def _find_model(opened: bundle.Opened, known: Mapping[str, Any]) -> Path:
-    """The folder that the bundle's model was in, seen from beside the bundle, or the model that ships with bpr."""
-    folder = known.get("folder")
-    places: list[Path] = [Path(opened.path).resolve().parent / folder] if folder else []
-    for place in [*places, models.MINI]:
-        try:
-            if models.load(place)[0].fingerprint == known["fingerprint"]:
-                return place
-        except BprError:
-            continue  # nothing there, or not a model: the next place may have it
-    raise ModelMismatch(
-        f"{opened.path} was built with the model {known['name']!r} ({known['fingerprint'][:12]}…), which is "
-        f"not in {' and not in '.join(map(str, [*places, 'bpr itself']))}: say where it is (model=…, --model DIR)"
-    )
-
-
 # ── From vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -382,12 +322,6 @@ def _build_from_vectors(
         say("publishing", 0, None)
         segments.publish(new, {**_info(transform, planes, center), **plan.to_info()}, [written], 0)
     return written.rows
-
-
-def load_transform(opened: bundle.Opened) -> Transform:
-    """The transform of questions that a bundle was built with."""
-    rotation = opened.array(ROTATION) if opened.info["rotated"] else None
-    return Transform(opened.array(MEAN), rotation, opened.array(SCALES))
 
 
 def _transform(floats: Floats, planes: int, center: bool, rotate: bool, bits: int | None, seed: int) -> Transform:
@@ -438,8 +372,8 @@ def _stated(model: str | Path | Encodes | None, bits: int, path: Path) -> dict[s
     if model is None:
         return {}
     if isinstance(model, str | Path):
-        return _model_info(_of_width(models.load(model)[0], bits), models.resolve(model), path)
-    return _model_info(_of_width(model.model, bits), getattr(model, "folder", None), path)
+        return remembered(_of_width(models.load(model)[0], bits), models.resolve(model), path)
+    return remembered(_of_width(model.model, bits), getattr(model, "folder", None), path)
 
 
 def _of_width(model: Model, bits: int) -> Model:

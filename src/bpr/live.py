@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from . import builder, bundle, given, passages, segments
 from .builder import Source
+from .bundlemodel import encoder_of
 from .disk import Disk, OutputFile
 from .encoder import Encodes
 from .errors import InvalidInput
@@ -30,7 +31,7 @@ from .kinds import INDEX_FILES, Plan
 from .parts import Parts
 from .passages import DuplicateId
 from .records import Passage, Progress
-from .segments import DELETED, Block, Contents, Segment
+from .segments import DELETED, Block, Contents, Segment, load_transform
 
 SMALL_ROWS = 4096  # a last segment of so few rows is merged with whatever is added
 SMALLER = 2  # and one that is less than so many times as large as what is added
@@ -173,7 +174,7 @@ def reindex(
 def _text_coder(
     old: bundle.Opened, model: str | Path | Encodes | None, threads: int | None, parts: Parts, say: Progress
 ) -> Coder:
-    encoder, transform = builder.encoder_of(old, model), builder.load_transform(old)
+    encoder, transform = encoder_of(old, model), load_transform(old)
     keep = Plan.of(old.info).vectors is not None
     planes = int(old.info["planes"])  # one, where codes of a model of two were given
 
@@ -192,7 +193,7 @@ def _vector_coder(
         raise InvalidInput(
             f"{old.path} was built with the model {known['name']!r} and encodes text itself: leave the vectors out"
         )
-    floats, transform = given.load_vectors(vectors), builder.load_transform(old)
+    floats, transform = given.load_vectors(vectors), load_transform(old)
     try:
         transform.passages(floats[:0])
     except InvalidInput as error:  # of another width

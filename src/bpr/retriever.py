@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import bundle, fusion, kernels
 from . import model as models
-from .builder import encoder_of, load_transform
+from .bundlemodel import encoder_of
 from .codes import Mask, Questions, as_array
 from .encoder import Encodes, checked_texts
 from .errors import InvalidInput, ModelMismatch
@@ -29,6 +29,7 @@ from .kinds import SegmentIndex
 from .passages import ROWS_AT_ONCE, Passages
 from .reader import Reader, has_reader
 from .records import Answer, Hit, Hits, Passage
+from .segments import load_transform
 from .snapshot import Seen, Snapshot
 
 CHECKED_ROWS = 512  # that the kernel is compared with numpy on

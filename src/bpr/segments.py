@@ -28,6 +28,7 @@ from .kernels import Limits
 from .kinds import KINDS, Plan, PlanesOut, SegmentIndex
 from .passages import Passages
 from .records import Hits, Passage, Progress
+from .transform import Transform
 
 # A segment's file, behind its prefix, that neither kinds.py nor passages.py nor columns/ knows.
 DELETED = "deleted.npy"
@@ -48,6 +49,20 @@ class Segment:
 
 def _mute(what: str, done: int, total: int | None) -> None:
     pass
+
+
+def save_transform(new: bundle.Writer, transform: Transform) -> None:
+    """How vectors become this bundle's codes, for its questions."""
+    new.save(MEAN, transform.mean)
+    new.save(SCALES, transform.scales)
+    if transform.rotation is not None:
+        new.save(ROTATION, transform.rotation)
+
+
+def load_transform(opened: bundle.Opened) -> Transform:
+    """The transform of questions that a bundle was built with."""
+    rotation = opened.array(ROTATION) if opened.info["rotated"] else None
+    return Transform(opened.array(MEAN), rotation, opened.array(SCALES))
 
 
 class Block(NamedTuple):

@@ -35,7 +35,7 @@ from .kinds import Plan
 from .passages import to_line
 from .records import Hits, Progress
 from .retriever import CHECKED_ROWS
-from .segments import MEAN, ROTATION, SCALES, Contents
+from .segments import Contents
 from .snapshot import Snapshot
 
 MOST = 9999  # shards: their numbers have four digits
@@ -123,9 +123,7 @@ def _write_shards(
         with bundle.create(path, disk=disk) as new:
             blocks = segments.cut(held, first, end)
             written = segments.write(new, "", Plan.of(info), info["planes"], info["bits"] // 8, blocks)
-            for name in (MEAN, SCALES, ROTATION):
-                if name in held.opened.manifest.files:
-                    new.save(name, held.opened.array(name))
+            segments.save_transform(new, segments.load_transform(held.opened))
             own = {"number": place, "of": count, "first": first}
             segments.publish(new, {**info, "shard": own}, [written], 0)
         with bundle.open(path, verify="size") as opened:
@@ -137,9 +135,7 @@ def _write_shards(
 
 def _save_shared(opened: bundle.Opened, new: bundle.Writer, held: Contents) -> None:
     """What the parent keeps of the whole: how vectors become codes, and which fields filters may ask for."""
-    for name in (MEAN, SCALES, ROTATION):
-        if name in opened.manifest.files:
-            new.save(name, opened.array(name))
+    segments.save_transform(new, segments.load_transform(opened))
     for number, segment in enumerate(held.segments):
         if columns.stored(opened, segment.prefix):
             with new.file(_fields_name(number)) as out:

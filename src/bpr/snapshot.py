@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 
 from . import bundle
-from .builder import load_transform
 from .codes import Mask, RowMask
 from .errors import EmptyBundle, InvalidInput
 from .filters import Condition, Where, parse
@@ -23,7 +22,7 @@ from .kinds import Plan, SegmentIndex
 from .lexical import Ranked
 from .passages import Passages
 from .records import Hits
-from .segments import Contents
+from .segments import Contents, load_transform
 from .stages import CANDIDATES, search
 from .transform import Transform
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import bpr
 from bpr import bundle, live
-from bpr.builder import load_transform
 from bpr.codes import LEVELS, pack, pack_magnitudes
+from bpr.segments import load_transform
 
 BITS = 16  # so few that many passages have equal distances and scores
 RANDOM = np.random.default_rng(3)

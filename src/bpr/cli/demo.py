@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -50,7 +51,8 @@ def demo(
             seconds = sample.index(path, encoder, say, threads)
         if serve:
             step("2. Serve them: open the page below in a browser, and ask; Ctrl-C ends it")
-            serving.run(path, "127.0.0.1", port, None, encoder, None, True, {"threads": threads})
+            opens = partial(retriever.open, path, model=encoder)
+            serving.run(path, "127.0.0.1", port, None, opens, True, {"threads": threads})
             return
         with retriever.open(path, model=encoder) as opened:
             terminal.print_indexed(sample.facts(opened), seconds)

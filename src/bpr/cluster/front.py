@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import bundle, columns, shards
-from ..builder import load_transform
 from ..codes import Mask
 from ..errors import DeadlineExceeded, InvalidInput
 from ..filters import KINDS, Where, parse
@@ -26,6 +25,7 @@ from ..lexical import Ranked
 from ..passages import Passages, from_line
 from ..records import Hits, Passage
 from ..retriever import Retriever, Timings
+from ..segments import load_transform
 from ..shards import Proposed
 from ..snapshot import candidates_of
 from ..stages import check

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..builder import WARM_UP, warm_up_code
+from ..bundlemodel import WARM_UP, warm_up_code
 from ..errors import BprError, CorruptBundle, InvalidInput
 from ..kernels import Cancel
 from ..records import Answer, Hit, Passage
