@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench reliability sanitize neon clean
+.PHONY: help install demo test check docs bench reliability mutate sanitize neon clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -34,15 +34,25 @@ test: check      ## all checks and tests, with branch coverage (at least 95 %)
 
 docs: install    ## the site → build/site, after the pages that the program writes itself
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/licences.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 reliability: install    ## the whole campaigns: property tests, mutations, kills, power cuts (make test runs a slice)
 	BPR_CAMPAIGN=full $(BIN)/pytest -n $(JOBS) tests/reliability tests/properties
 
-bench: install   ## this machine against its peers → benchmarks/results/*.json → docs/benchmarks.md
-	$(BIN)/python benchmarks/scan.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/report.py
+# In a copy, and without the editable installation, which would always import src/: what is tested is mutants/.
+mutate: install  ## mutation tests of codes, bundle and search (mutmut; an hour or two on 2 cores)
+	rm -rf build/mutate && mkdir -p build/mutate/mutants/src/bpr
+	git ls-files -z src tests native docs README.md pyproject.toml | xargs -0 cp --parents -t build/mutate
+	$(PYTHON) -m venv build/mutate/.venv
+	build/mutate/.venv/bin/pip install --quiet -c constraints.txt '.[dev]' mutmut
+	cp build/mutate/.venv/lib/python3*/site-packages/bpr/_native*.so build/mutate/mutants/src/bpr/
+	cd build/mutate && .venv/bin/mutmut run --max-children $(JOBS) && .venv/bin/mutmut results
+
+# A bar that does not hold ends its script with 1: the others are still measured, and make says so at the end.
+bench: install   ## this machine against its peers, and the service and a cluster under load → benchmarks/results, docs
+	@status=0; for each in scan memory filters live cluster load sizing report; do \
+		echo "benchmarks/$$each.py"; $(BIN)/python benchmarks/$$each.py || status=1; done; exit $$status
 
 # Deselected: it forks while other threads allocate, which AddressSanitizer's allocator does not survive (glibc's does).
 sanitize:        ## the kernel and its tests under AddressSanitizer and UndefinedBehaviorSanitizer
