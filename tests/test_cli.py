@@ -174,6 +174,14 @@ def test_wrong_usage_is_2(run, arguments):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("verb", ["search", "answer"])
+@pytest.mark.parametrize("question", ["", "  \t"])
+def test_an_empty_question_is_wrong_usage(run, verb, question):
+    status, out, err = run(verb, "w.bpr", "who?", question)
+    assert (status, out) == (2, "")
+    assert "a question is empty: put what you want to know in quotes" in err
+
+
 # ── index ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

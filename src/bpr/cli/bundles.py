@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from ..errors import InvalidInput
-from .common import Bundle, Json, Quiet, Threads, WhereJson, fail, verb, where_of
+from .common import Bundle, Json, Quiet, Texts, Threads, WhereJson, fail, verb, where_of
 from .onray import RayAddress, Workers, on_ray
 
 if TYPE_CHECKING:
@@ -138,8 +138,6 @@ Neighbours = Annotated[
     typer.Option("--documents", min=0, metavar="N", help="Group hits by document, with N passages around the best."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the random rotation.")]
-
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[QUESTION...]", help="Questions, each in quotes.")]
 Questions = Annotated[
     Path | None,
     typer.Option("--vectors", metavar="Q.npy", help="Instead of text: float[q, dimensions] or float[dimensions]."),

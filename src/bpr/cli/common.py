@@ -152,6 +152,18 @@ WhereJson = Annotated[
         "--where", metavar="JSON", help='Only passages with this metadata: \'{"year": {">=": 2010}, "lang": "en"}\'.'
     ),
 ]
+
+
+def _asked(questions: list[str] | None) -> list[str] | None:
+    if any(not each.strip() for each in questions or ()):
+        raise typer.BadParameter("a question is empty: put what you want to know in quotes")
+    return questions
+
+
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[QUESTION...]", help="Questions, each in quotes.", callback=_asked),
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the search.  [default: all cores]")]
 
 

@@ -18,7 +18,7 @@ import typer
 
 from ..errors import InvalidInput
 from .bundles import SameModel
-from .common import Bundle, Json, Quiet, ReaderFolder, Threads, WhereJson, train_extra, verb, where_of
+from .common import Bundle, Json, Quiet, ReaderFolder, Texts, Threads, WhereJson, train_extra, verb, where_of
 from .evaluate import Asked, AsKind, Prefix
 from .training import (
     Changes,
@@ -42,7 +42,6 @@ QUESTIONS_AT_ONCE = 16  # between two steps of the bar
 
 # ── Options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[QUESTION...]", help="Questions, each in quotes.")]
 Lines = Annotated[
     Path | None,
     typer.Option("--file", metavar="FILE", help="Questions, one a line; or JSONL with a field question."),
