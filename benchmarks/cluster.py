@@ -1,6 +1,6 @@
 """What a search over shards costs, measured here with 1, 2 and 4 shard processes, and what that means for more of them.
 
-    python benchmarks/cluster.py [--rows 400000] [--node-hour 0.10] [--target 100]
+    python benchmarks/cluster.py [--rows 2000000] [--node-hour 0.10] [--target 100]
 
 Measured: the time of one shard by its rows, the merge by the number of shards, a bare Ray fan-out (actors that give
 back as many bytes as a shard does), a fan-out through Ray Serve, and the whole search. The model adds them up:
@@ -9,8 +9,8 @@ back as many bytes as a shard does), a fan-out through Ray Serve, and the whole 
 
 It is checked against the real runs, in which all shards share this machine's cores, and then gives nodes, memory, p50,
 p99 and price for 21 million, 1 billion and 10 billion passages, on nodes like this one that search with one thread.
-Price and memory of a node and the speed of the network are the caller's assumptions. Writes results/cluster.json and
-the table of docs/cluster.md.
+Price and memory of a node and the speed of the network are the caller's assumptions. Ray runs as three node processes
+on this machine. Writes results/cluster.json, and the table and the plot of docs/operations.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from numpy.typing import NDArray
 import bpr
 from bpr import bundle, shards
 from bpr.shards import Entry, Proposed, Shard, merged
-from common import Figure, write
+from common import Figure, put_between, write
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-PAGE = Path(__file__).parent.parent / "docs" / "cluster.md"
-BEGIN, END = "<!-- cluster.py writes from here -->", "<!-- to here -->"
+PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
+BEGIN, END = "<!-- cluster.py writes from here -->", "<!-- cluster.py writes to here -->"
+DRAWING = PAGE.parent / "images" / "cluster.svg"
 BITS, CANDIDATES, K = 768, 1000, 20
 COUNTS = (1, 2, 4)
+NODES = 3  # processes of Ray
 RUNS = {1: 120, 64: 24}  # of a search, by the questions that it has
 SIZES = {"21 million": 21_000_000, "1 billion": 1_000_000_000, "10 billion": 10_000_000_000}
 MEMORY_SHARE = 0.7  # of a node's memory, for codes
@@ -165,7 +167,7 @@ def real(folder: Path, asked: Any, cores: int, alone: dict[int, float], merging:
     with bundle.open(folder) as parent:
         entries = shards.entries_of(parent)
     count = len(entries)
-    actor = ray.remote(Bare).options(num_cpus=0.1)
+    actor = ray.remote(Bare).options(num_cpus=0.1, scheduling_strategy="SPREAD")
     actors: list[Any] = [actor.remote(str(folder), asdict(each)) for each in entries]
     with ClusterRetriever(bundle.open(folder), lambda opened: RayFleet(opened, Size(1, 1.0))) as opened:
         found = []
@@ -196,27 +198,70 @@ def real(folder: Path, asked: Any, cores: int, alone: dict[int, float], merging:
     return found
 
 
-def planned(
-    passages: int,
-    shard: tuple[float, float],
-    fan: tuple[float, float],
-    merging: tuple[float, float],
-    spread: Runs,
-    how: argparse.Namespace,
-) -> Planned:
+@dataclass(frozen=True)
+class Model:
+    """Seconds of one question: at all and for each row of a shard, for each shard of Serve, for each of the merge."""
+
+    shard: tuple[float, float]
+    fan_out: tuple[float, float]
+    merge: tuple[float, float]
+    reply: float  # of a shard, on the network
+
+    @property
+    def each(self) -> float:
+        """What one more shard costs the front."""
+        return self.fan_out[1] + self.reply + self.merge[1]
+
+    def seconds(self, passages: int, nodes: int) -> float:
+        return self.shard[0] + self.shard[1] * passages / nodes + self.fan_out[0] + self.merge[0] + nodes * self.each
+
+    def turns(self, passages: int) -> int:
+        """So many nodes, beyond which more of them make it slower."""
+        return round(math.sqrt(self.shard[1] * passages / self.each))
+
+
+def late(spread: Runs, nodes: int) -> float:
+    """p99 of the slowest of so many shards, in multiples of what is usual."""
+    return float(np.quantile(spread, 0.99 ** (1 / nodes)).item())
+
+
+def planned(passages: int, model: Model, spread: Runs, how: argparse.Namespace) -> Planned:
     """The fewest nodes that hold the codes and answer in time; where more nodes do not help any more, those."""
-    reply = CANDIDATES * 16 / (how.network * 1e9 / 8)  # seconds of a shard's reply on the network
-
-    def seconds(nodes: int) -> float:
-        each = fan[1] + reply + merging[1]
-        return float(shard[0] + shard[1] * passages / nodes + fan[0] + merging[0] + nodes * each)
-
     least = max(1, math.ceil(passages * BITS / 8 / (MEMORY_SHARE * how.memory * 2**30)))
-    best = max(least, round(math.sqrt(shard[1] * passages / (fan[1] + reply + merging[1]))))  # where it turns
-    nodes = next((n for n in range(least, best + 1) if 1000 * seconds(n) <= how.target), best)
-    p50 = seconds(nodes)
-    late = float(np.quantile(spread, 0.99 ** (1 / nodes)).item())  # the slowest of so many, in multiples of the usual
-    return Planned(passages, nodes, passages / nodes * BITS / 8, 1000 * p50, 1000 * p50 * late, nodes * how.node_hour)
+    best = max(least, model.turns(passages))
+    nodes = next((n for n in range(least, best + 1) if 1000 * model.seconds(passages, n) <= how.target), best)
+    p50 = 1000 * model.seconds(passages, nodes)
+    bytes_ = passages / nodes * BITS / 8
+    return Planned(passages, nodes, bytes_, p50, p50 * late(spread, nodes), nodes * how.node_hour)
+
+
+def draw(plans: dict[str, Planned], model: Model, measured: list[Measured], spread: Runs) -> None:
+    """p50 and p99 by the number of nodes, and how near the model is to real runs."""
+    import matplotlib
+    from matplotlib.figure import Figure as Drawing
+
+    drawing = Drawing(figsize=(10, 4), layout="constrained")
+    left, right = drawing.subplots(1, 2)
+    for number, (name, plan) in enumerate(plans.items()):
+        nodes = np.unique(np.geomspace(1, 4 * max(plan.nodes, 4), 60).astype(int)).tolist()
+        times = [1000 * model.seconds(plan.passages, each) for each in nodes]
+        left.plot(nodes, times, color=f"C{number}", label=f"{name}, p50")
+        left.plot(nodes, [t * late(spread, n) for t, n in zip(times, nodes, strict=True)], ":", color=f"C{number}")
+        left.plot([plan.nodes], [plan.p50], "o", color=f"C{number}")
+    left.plot([], [], ":", color="gray", label="p99")
+    left.set(xscale="log", yscale="log", xlabel="nodes, one shard each", ylabel="one question, ms", title="model")
+    for number, questions in enumerate(RUNS):
+        some = [each for each in measured if each.questions == questions]
+        label = f"{questions} question{'s' * (questions > 1)}"
+        right.plot([each.shards for each in some], [each.search for each in some], "o", color=f"C{number}", label=label)
+        right.plot([each.shards for each in some], [each.modelled for each in some], "--", color=f"C{number}")
+    right.plot([], [], "--", color="gray", label="as modelled")
+    right.set(yscale="log", xticks=COUNTS, xlabel="shards on this machine", ylabel="ms", title="measured")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    with matplotlib.rc_context({"svg.hashsalt": "bpr"}):
+        drawing.savefig(DRAWING, metadata={"Date": None})
 
 
 def table(plans: dict[str, Planned], how: argparse.Namespace) -> str:
@@ -230,14 +275,9 @@ def table(plans: dict[str, Planned], how: argparse.Namespace) -> str:
     return "\n".join([head, rule, *rows])
 
 
-def with_table(page: str, text: str) -> str:
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}"
-
-
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--node-hour", type=float, default=0.10, help="price of a node like this one; an assumption")
     parser.add_argument("--network", type=float, default=10.0, help="gigabits a second; an assumption")
     parser.add_argument("--memory", type=float, default=16.0, help="GiB of a node; an assumption")
@@ -247,6 +287,7 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     import ray
+    from ray.cluster_utils import Cluster
 
     how, cores = options(), len(os.sched_getaffinity(0))
     room = Path(tempfile.mkdtemp(prefix="bpr", dir="/tmp"))  # Ray's sockets lie in it: short
@@ -256,14 +297,17 @@ def main() -> None:
         path = made(room, how.rows)
         alone, merges = shard_times(path, room, asked), merge_times()
         merging = line(merges)
-        ray.init(
-            num_cpus=2 * max(COUNTS), include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000
-        )
+        node: dict[str, Any] = {"num_cpus": max(COUNTS), "include_dashboard": False, "object_store_memory": 200_000_000}
+        cluster = Cluster(initialize_head=True, head_node_args=node)
+        for _ in range(NODES - 1):
+            cluster.add_node(**node)
+        ray.init(address=cluster.address, log_to_driver=False)
         runs = []
         for count in COUNTS:
             rows = how.rows // count
             runs += real(room / f"s{count}", asked, cores, {q: each[rows] for q, each in alone.items()}, merging)
         ray.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
     finally:
         shutil.rmtree(room, ignore_errors=True)
     report(how, cores, alone, merges, runs)
@@ -275,7 +319,8 @@ def report(how: argparse.Namespace, cores: int, alone: Any, merges: dict[int, fl
     single = [each for each in measured if each.questions == 1]
     spread = np.concatenate([each / np.median(each) for found, each in runs if found.questions == 1])
     fan = line({each.shards: each.served / 1000 for each in single})
-    plans = {name: planned(rows, line(alone[1]), fan, line(merges), spread, how) for name, rows in SIZES.items()}
+    model = Model(line(alone[1]), fan, line(merges), CANDIDATES * 16 / (how.network * 1e9 / 8))
+    plans = {name: planned(rows, model, spread, how) for name, rows in SIZES.items()}
     figures = []
     for each in measured:
         what = f"{each.shards} shards, {each.questions} questions"
@@ -309,7 +354,8 @@ def report(how: argparse.Namespace, cores: int, alone: Any, merges: dict[int, fl
         runs=[asdict(each) for each in measured],
         plans={name: asdict(each) for name, each in plans.items()},
     )
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table(plans, how)), encoding="utf-8")
+    put_between(PAGE, BEGIN, END, table(plans, how))
+    draw(plans, model, measured, spread)
 
 
 if __name__ == "__main__":
