@@ -2,8 +2,8 @@
 
     python benchmarks/cluster.py [--rows 2000000] [--node-hour 0.10] [--target 100]
 
-Measured: the time of one shard by its rows, the merge by the number of shards, a bare Ray fan-out (actors that give
-back as many bytes as a shard does), a fan-out through Ray Serve, and the whole search. The model adds them up:
+Measured: the time of one shard by its rows, the merge by the number of shards, a bare Ray fan-out (what Ray adds to
+shards in bare actors, asked the same), a fan-out through Ray Serve, and the whole search. The model adds them up:
 
     search(rows, nodes) = shard(rows / nodes) + Serve's fan-out(nodes) + bytes(nodes) / network + merge(nodes)
 
@@ -55,8 +55,8 @@ Runs = NDArray[np.float64]  # seconds
 class Measured:
     """Milliseconds, p50, of a search with so many questions over so many shards.
 
-    shard: the slowest one, inside its process; fan_out: of bare actors; served: of Serve, with nothing to do; budget:
-    what the search may cost.
+    shard: the slowest one, inside its process; fan_out: what Ray adds when bare actors search; served: of Serve, with
+    nothing to do; budget: what the search may cost.
     """
 
     shards: int
@@ -82,15 +82,20 @@ class Planned:
     hour: float
 
 
+def in_turns(runs: int, *calls: Callable[[], Any]) -> list[Runs]:
+    """Seconds of each run of each call, after one that does not count."""
+    found: list[list[float]] = [[] for _ in calls]
+    for _ in range(runs + 1):
+        for times, call in zip(found, calls, strict=True):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return [np.array(times[1:]) for times in found]
+
+
 def timed(call: Callable[[], Any], runs: int) -> Runs:
     """Seconds of each run, after one that does not count."""
-    call()
-    found = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - start)
-    return np.array(found)
+    return in_turns(runs, call)[0]
 
 
 def line(points: dict[int, float]) -> tuple[float, float]:
@@ -100,7 +105,7 @@ def line(points: dict[int, float]) -> tuple[float, float]:
 
 
 class Bare:
-    """A Ray actor without Serve and without our layer: a shard, and something that gives back as many bytes."""
+    """A shard in a Ray actor, without Serve and without our layer."""
 
     def __init__(self, folder: str, entry: dict[str, Any]) -> None:
         os.environ["BPR_THREADS"] = "1"
@@ -110,10 +115,6 @@ class Bare:
         start = time.perf_counter()
         found: tuple[Any, ...] = self._shard.propose(*arguments)
         return time.perf_counter() - start, found
-
-    def echo(self, vectors: Any, size: int) -> tuple[Any, ...]:
-        shape = (len(vectors), size)
-        return np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros(shape, np.int32)
 
 
 def made(room: Path, rows: int) -> Path:
@@ -172,26 +173,28 @@ def real(folder: Path, asked: Any, cores: int, alone: dict[int, float], merging:
     with ClusterRetriever(bundle.open(folder), lambda opened: RayFleet(opened, Size(1, 1.0))) as opened:
         found = []
         for questions, runs in RUNS.items():
-            some = asked[:questions]
-            slowest: list[float] = []
+            some, slowest = asked[:questions], list[float]()
 
             def bare() -> None:
-                call = (some, K, CANDIDATES, True)  # noqa: B023
-                replies = ray.get([each.propose.remote(*call) for each in actors])
+                replies = ray.get([each.propose.remote(some, K, CANDIDATES, True) for each in actors])  # noqa: B023
                 slowest.append(max(seconds for seconds, _ in replies))  # noqa: B023
 
-            def echo() -> None:
-                ray.get([each.echo.remote(some, CANDIDATES) for each in actors])  # noqa: B023
-
-            timed(bare, runs)
-            fan, searches = timed(echo, runs), timed(lambda: opened.rank(some, k=K, candidates=CANDIDATES), runs)  # noqa: B023
-            slow = float(np.median(slowest[1:]))
+            # In turns, so that each finds the machine as the others do: a call after a pause costs more.
+            times = in_turns(
+                runs,
+                bare,
+                lambda: opened.passages.find_all(["0"]),
+                lambda: opened.rank(some, k=K, candidates=CANDIDATES),  # noqa: B023
+            )
+            whole, served, searches = times
+            slow = np.array(slowest[1:])
             # Shards that share cores wait for each other; with a node for each they do not.
             shared = alone[questions] * max(1.0, count / cores)
-            served = float(np.median(timed(lambda: opened.passages.find_all(["0"]), runs)))
-            modelled = shared + served + questions * (merging[0] + merging[1] * count)
+            modelled = shared + float(np.median(served)) + questions * (merging[0] + merging[1] * count)
+            fan = float(np.median(whole - slow))
             p50, p99 = (float(each) for each in np.percentile(searches, [50, 99]))
-            values = (slow, float(np.median(fan)), served, p50, p99, FACTOR * slow + float(np.median(fan)), modelled)
+            shard = float(np.median(slow))
+            values = (shard, fan, float(np.median(served)), p50, p99, FACTOR * shard + fan, modelled)
             found.append((Measured(count, questions, *(1000 * each for each in values)), searches))
     for each in actors:
         ray.kill(each)

@@ -55,18 +55,22 @@ class Size:
 
 
 class Replica:
-    """In a process of its own, on some machine: a shard, memory-mapped. Errors of ours travel as name and message."""
+    """In a process of its own, on some machine: a shard, memory-mapped. Errors of ours travel as name and message.
+
+    Its methods are coroutines that wait for nothing: calls are worked on one after the other, and none is handed from
+    thread to thread, which costs as much as a small search.
+    """
 
     def __init__(self, folder: str, entry: Mapping[str, Any], threads: int) -> None:
         """Opens and verifies the shard."""
         os.environ["BPR_THREADS"] = str(threads)
         self._shard = shards.Shard(folder, shards.Entry(**entry))
 
-    def about(self) -> str:
+    async def about(self) -> str:
         """The version of bpr."""
         return __version__
 
-    def ask(self, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    async def ask(self, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
         """ "ok" and the result of a method of `shards.Shard`; or the name of an error, and what it says."""
         try:
             found = getattr(self._shard, method)(*arguments)
