@@ -894,7 +894,13 @@ def test_bench_refuses_an_impossible_width(run):
 def test_a_second_interrupt_changes_nothing(tmp_path):
     """Threads are in the kernel when the first one comes, and the process must wait for them."""
     command = [sys.executable, "-m", "bpr.cli", "demo", "-o", str(tmp_path / "demo.bpr")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+    )
     parts = tmp_path / "demo.bpr.parts"
     while process.poll() is None and not parts.exists() and not (tmp_path / "demo.bpr").exists():
         time.sleep(0.05)

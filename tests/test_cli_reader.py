@@ -73,7 +73,6 @@ def test_what_answer_refuses(run: Run, home: Path, tiny_reader: Path, tmp_path: 
     (tmp_path / "none.txt").write_text("\n \n")
     for given, says in (
         (["--file", tmp_path / "none.txt"], "holds no questions"),
-        (["  ", "--reader", tiny_reader], "holds no words"),
         (["who", "--reader", tmp_path], "has no reader"),
     ):
         status, out, err = run("answer", home / "a.bpr", *given)

@@ -75,11 +75,9 @@ def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable
 def ending() -> Iterator[None]:
     """Every end but success is an exit status and one line on stderr; never a traceback."""
     try:
-        yield
+        with _interrupted_once():
+            yield
     except KeyboardInterrupt:
-        if threading.current_thread() is threading.main_thread():
-            # A second Ctrl-C would break off the wait for threads that are in the kernel, and abort the process.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
         fail("interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
         _give_up_stdout()
@@ -91,6 +89,30 @@ def ending() -> Iterator[None]:
         fail("there is not enough memory: close some programs, or give it less at a time")
     except (BprError, ImportError) as error:  # ImportError: the compiled kernel is missing, which it says clearly
         fail(str(error))
+
+
+@contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """The first Ctrl-C ends the verb, and no other is heard until the process has ended.
+
+    A second one would break off the wait for threads that are in the kernel, and abort the process. Where somebody has
+    another way with signals (nohup, a service's own), it stays.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
