@@ -1,4 +1,7 @@
-"""A Ray cluster of three node processes on this machine, for all tests of this folder: a head and two others."""
+"""A Ray cluster of three node processes on this machine, for all tests of this folder: a head and two others.
+
+They must not run beside themselves (`make test` runs them alone): tests kill processes by their names.
+"""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ import bpr
 from bpr import bundle, shards
 from tiny_models import WORDS
 
-pytestmark = pytest.mark.xdist_group("cluster")  # one cluster for all of them
-
 QUESTIONS = ["who wrote the iliad", "the red house", "steel bridge"]
 
 

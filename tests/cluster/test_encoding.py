@@ -23,8 +23,6 @@ from bpr.errors import InvalidInput, ModelMismatch
 from bpr.parts import Parts
 from tiny_models import WORDS, make_model
 
-pytestmark = pytest.mark.xdist_group("cluster")  # one cluster for all of them
-
 RANDOM = np.random.default_rng(1)
 PART = 200
 

@@ -20,8 +20,6 @@ from bpr.cluster.fleet import RayFleet, Size
 from bpr.cluster.front import ClusterRetriever
 from bpr.errors import DeadlineExceeded, InvalidInput
 
-pytestmark = pytest.mark.xdist_group("cluster")  # one cluster for all of them
-
 DIM, ROWS = 64, 2000
 RANDOM = np.random.default_rng(3)
 VECTORS = RANDOM.standard_normal((ROWS, DIM)).astype(np.float32)

@@ -43,12 +43,13 @@ def on_ray(
     with needs_extra("cluster", "ray"):
         from ..cluster import encoding, rays
 
-    rays.connect(address)
+    joined = rays.connect(address)
     try:
         with encoding.PoolEncoder(model, device, workers, threads) as pool:
             yield pool
     finally:
-        rays.disconnect()
+        if joined:
+            rays.disconnect()
 
 
 def opened_on_ray(

@@ -16,10 +16,13 @@ from ..errors import InvalidInput
 LOCAL = "local"  # an address: Ray is started on this machine, and ends with this process
 
 
-def connect(address: str) -> None:
-    """Join the cluster at `address` (HOST:PORT, or "auto" for the one that this machine is part of), or start one."""
+def connect(address: str) -> bool:
+    """Join the cluster at `address` (HOST:PORT, or "auto" for the one that this machine is part of), or start one.
+
+    False where this process is part of one already, which is then the one.
+    """
     if ray.is_initialized():
-        return
+        return False
     how: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {"address": address}
     try:
         ray.init(log_to_driver=False, logging_level=logging.WARNING, configure_logging=True, **how)
@@ -28,6 +31,7 @@ def connect(address: str) -> None:
             f"there is no Ray cluster at {address!r} ({_first_line(error)}): `ray start --head` starts one, and "
             f"--ray {LOCAL} tries it on this machine alone"
         ) from error
+    return True
 
 
 def disconnect() -> None:
