@@ -13,6 +13,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -877,6 +878,62 @@ def test_a_large_bundle_is_verified_where_it_is_touched(path: Path) -> None:
                 view.require_rows(np.array([0, row]))
         with pytest.raises(CorruptBundle):
             opened.array("signs.npy")
+
+
+def test_what_every_search_reads_is_verified_at_open_however_large_the_bundle_is(path: Path) -> None:
+    home = write(path, {"resident": ["signs.npy"]})
+    damage(home / "signs.npy", 8 * 16384 + 5)  # its last block
+    with pytest.raises(CorruptBundle, match=r"signs\.npy has changed .*at byte 131072"):
+        bundle.open(path, **LAZY)
+    with bundle.open(path, verify="lazy") as opened:  # one who asked for less gets less: the block, when it is touched
+        opened.view("signs.npy").require_rows(np.array([0]))
+        with pytest.raises(CorruptBundle):
+            opened.view("signs.npy").require_rows(np.array([1499]))
+
+
+def test_a_bundle_as_large_as_the_limit_is_verified_whole(path: Path) -> None:
+    home = write(path)
+    damage(home / "signs.npy", 100_000)
+    with bundle.open(path, **LAZY) as opened:
+        size = opened.manifest.bytes
+    with pytest.raises(CorruptBundle):
+        bundle.open(path, verify_limit=size)
+    bundle.open(path, verify_limit=size - 1).close()
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_spans_need_all_their_blocks_and_no_others(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("spans") / "x.bpr"
+    home = write(path, {})
+    edges = st.integers(1, 144_128) | st.sampled_from([n * 16384 + d for n in range(1, 8) for d in (-1, 0, 1)])
+    spans = data.draw(st.lists(st.tuples(edges, edges).filter(lambda span: span[0] < span[1]), max_size=5))
+    block = data.draw(st.integers(1, 8))
+    with bundle.open(path, **LAZY) as opened:  # the first block is verified at open
+        damage(home / "signs.npy", block * 16384 + 7)
+        starts, stops = (np.array(ends, dtype=np.int64) for ends in zip(*spans, strict=True)) if spans else ([], [])
+        touched = any(start // 16384 <= block <= (stop - 1) // 16384 for start, stop in spans)
+        with pytest.raises(CorruptBundle) if touched else nullcontext():
+            opened.view("signs.npy").require_spans(starts, stops)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 10 * 16384), (9 * 16384 - 1, 9 * 16384 + 1), (-1, 5)])
+def test_spans_that_are_not_there(path: Path, start: int, stop: int) -> None:
+    write(path)
+    with bundle.open(path, **LAZY) as opened, pytest.raises(InvalidInput, match=r"144128 bytes, and more was asked"):
+        opened.view("signs.npy").require_spans(np.array([5, start]), np.array([6, stop]))
+
+
+def test_a_file_of_many_pieces_is_read_to_its_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "CHUNK_BLOCKS", 2)  # 144,128 bytes in five pieces
+    home = write(path)
+    assert [each.problem for each in bundle.verify(path)] == [None] * 4
+    with bundle.open(path, verify="all") as opened:
+        assert b"".join(opened.view("signs.npy").chunks()) == (home / "signs.npy").read_bytes()
+    damage(home / "signs.npy", 8 * 16384 + 5)
+    assert [each.file for each in bundle.verify(path) if each.problem] == ["signs.npy"]
 
 
 def test_a_row_over_the_edge_needs_both_blocks(path: Path) -> None:

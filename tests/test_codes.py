@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bpr
 from bpr import codes
@@ -253,3 +255,17 @@ def test_masks_of_rows() -> None:
 def test_masks_that_cannot_be(call, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         call()
+
+
+@given(rows=st.integers(0, 70), seed=st.integers(0, 1000))
+def test_masks_are_sets_of_rows(rows: int, seed: int) -> None:
+    one, other = np.random.default_rng(seed).random((2, rows)) < 0.5
+    mask, second = RowMask.of(one), RowMask.of(other)
+    for made, wanted in (
+        (mask & second, one & other),
+        (mask | second, one | other),
+        (~mask, ~one),
+    ):
+        assert made == RowMask.of(wanted)
+        assert (made.rows, made.count()) == (rows, wanted.sum())
+    assert (mask == second) == bool((one == other).all())

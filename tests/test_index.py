@@ -126,3 +126,20 @@ def test_touch_is_told_what_will_be_read() -> None:
     assert told[0] is rows
     assert told[1] is None
     Planes.of(CODES, None, None).about_to_read(rows)  # nobody to tell
+
+
+@pytest.mark.parametrize("large", [None, LARGE], ids=["one plane", "two planes"])
+def test_rows_are_taken_with_all_their_planes_wherever_they_lie(large: np.ndarray | None) -> None:
+    order = np.random.default_rng(5).permutation(300)
+    places = np.argsort(order).astype(np.uint32)  # row i lies at places[i]
+    told: list[np.ndarray] = []
+    moved = None if large is None else large[order]
+    planes = Planes.of(CODES[order], moved, None if large is None else (0.5, 2.0), positions=places, touch=told.append)
+    rows = np.array([7, 0, 299, 7])
+    taken = planes.take(rows)
+    np.testing.assert_array_equal(taken.signs, CODES[rows])
+    assert taken.positions is None
+    if large is not None:
+        np.testing.assert_array_equal(taken.magnitudes, large[rows])
+        assert taken.levels == (0.5, 2.0)
+        np.testing.assert_array_equal(told, [places[rows]])

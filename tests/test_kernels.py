@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import faiss
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 from bpr import kernels
 from bpr.codes import Questions, RowMask, candidates_reference, pack
-from bpr.errors import Cancelled, DeadlineExceeded, InvalidInput
+from bpr.errors import Cancelled, CorruptBundle, DeadlineExceeded, InvalidInput
 from bpr.kernels import Cancel, Limits
 
 CODES = np.random.default_rng(1).integers(0, 256, (500, 12), dtype=np.uint8)
@@ -555,3 +556,29 @@ print(codes_of_children == [0] * 10)
     )
     done = python(script)
     assert done.stdout == "True\n", done.stderr
+
+
+def test_a_kernel_that_disagrees_with_numpy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.check(CODES)
+    kernels.check(CODES[:3])
+    scan = kernels.scan
+    for wrong in (0, 1):  # its rows, or its distances
+
+        def off(*given: Any, **how: Any) -> Any:
+            found = scan(*given, **how)
+            found[wrong][-1, -1] += 1  # noqa: B023
+            return found
+
+        with monkeypatch.context() as broken:
+            broken.setattr(kernels, "scan", off)
+            with pytest.raises(CorruptBundle, match=r"the kernel \(\w+\) and numpy disagree on this machine"):
+                kernels.check(CODES)
+
+
+def test_one_thread_is_a_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Limits(1).thread_count() == 1
+    monkeypatch.setenv("BPR_THREADS", "1")
+    assert Limits().thread_count() == 1
+    monkeypatch.delenv("BPR_THREADS")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 5, 8}, raising=False)
+    assert Limits().thread_count() == 3

@@ -187,3 +187,20 @@ def test_what_touch_refuses_is_not_served() -> None:
     for candidates in (100, None):
         with pytest.raises(bpr.CorruptBundle, match="damaged"):
             bpr.search(index, VECTORS, 10, candidates)
+
+
+class Listening(ScanIndex):
+    """An index that remembers how it was asked."""
+
+    def candidates(self, *given, **how):
+        self.how = how
+        return super().candidates(*given, **how)
+
+
+def test_the_index_hears_all_that_the_caller_said() -> None:
+    index, cancel, mask, laps = Listening(CODES), Cancel(), np.ones(ROWS, bool), []
+    deadline = time.monotonic() + 60
+    said = {"mask": mask, "threads": 1, "deadline": deadline, "cancel": cancel}
+    bpr.search(index, VECTORS, 10, 100, lap=laps.append, **said)
+    assert index.how == said
+    assert laps == ["candidates"]
