@@ -17,6 +17,7 @@ from common import HOME, RESULTS, count
 PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), HOME / "src/bpr/models/mini/README.md"]
 END = "<!-- end of figures -->"
 MARKED = re.compile(rf"<!-- figures: ([\w-]+) -->\n(.*?){re.escape(END)}", re.DOTALL)
+WRAP = re.compile(r"(?<=[^|\n])\n(?=[^|\n#\- ])")  # between two lines of a paragraph, not of a table or a list
 Result = dict[str, Any]
 
 
@@ -62,9 +63,15 @@ def filled(page: str, results: Results) -> str:
     def made(found: re.Match[str]) -> str:
         if found[1] not in BLOCKS:
             raise SystemExit(f"there is no block {found[1]!r}: there are {', '.join(sorted(BLOCKS))}")
-        return f"<!-- figures: {found[1]} -->\n\n{BLOCKS[found[1]](results).strip()}\n\n{END}"
+        return f"<!-- figures: {found[1]} -->\n\n{unwrapped(BLOCKS[found[1]](results).strip())}\n\n{END}"
 
     return MARKED.sub(made, page)
+
+
+def unwrapped(text: str) -> str:
+    """With one line a paragraph: where a template is wrapped says nothing about the page."""
+    parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
+    return "".join(part if part.startswith("```") else WRAP.sub(" ", part) for part in parts)
 
 
 # ── Words and tables ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +135,9 @@ def machine(result: Mapping[str, Any]) -> str:
     own = result.get("machine")
     if not own:
         return ""
-    return own["device"] if "device" in own else f"{count(own['threads'], 'thread')} of {own['processor']}, {own['simd']}"
+    return (
+        own["device"] if "device" in own else f"{count(own['threads'], 'thread')} of {own['processor']}, {own['simd']}"
+    )
 
 
 def source(result: Mapping[str, Any], arguments: str = "") -> str:

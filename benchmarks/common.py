@@ -64,9 +64,8 @@ def commit() -> str | None:
 
 def is_current(result: dict[str, Any]) -> bool:
     """Whether nothing but results and pages has changed since this was measured."""
-    measured = result.get("commit")
-    known = measured is not None and not measured.endswith("-dirty")
-    return known and git("diff", "--quiet", measured, "--", *CODE) is not None
+    measured = str(result.get("commit") or "-dirty")
+    return not measured.endswith("-dirty") and git("diff", "--quiet", measured, "--", *CODE) is not None
 
 
 def stamp() -> dict[str, Any]:
@@ -77,7 +76,9 @@ def stamp() -> dict[str, Any]:
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def put(name: str, command: str, found: dict[str, Any], machine: dict[str, Any] | None = None) -> Path:
+def put(
+    name: str, command: str, found: dict[str, Any], machine: dict[str, Any] | None = None, indent: int | None = 1
+) -> None:
     """Write results/NAME.json: what was found, with its command, commit, date and machine."""
     if machine is None:
         from bpr import bench
@@ -85,9 +86,8 @@ def put(name: str, command: str, found: dict[str, Any], machine: dict[str, Any] 
         machine = bench.machine()
     RESULTS.mkdir(exist_ok=True)
     path, head = RESULTS / f"{name}.json", {"command": command, **stamp(), "machine": machine}
-    path.write_text(json.dumps({**head, **found}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({**head, **found}, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written: {path}")
-    return path
 
 
 def write(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blocks import Result, Results, bars, block, difference, interval, listed, signed, slashed, source, table
+from blocks import Result, Results, block, difference, interval, listed, signed, slashed, source, table
 from bpr.compare import report as compared
 from bpr.compare.rows import MAIN
 from bpr.evaluation import interval as bootstrap
@@ -19,7 +18,6 @@ WANTED = (58.5, 91.8, 96.8)  # of the shipped model, top 1, 20 and 100 of SQuAD'
 BITS_COST = (1.0, 0.2, 0.2)  # the most that bits may cost against the float twin, in points
 INT8_COST = 0.3  # the most that int8 may cost
 CRANFIELD_COST = 1.0  # the most by which nDCG@10 may fall under the start model's
-EM_COST = 0.5  # the most that bits may cost a reader
 Values = NDArray[np.float64]
 HUNDREDTHS = "{:.2f}".format
 
@@ -67,14 +65,21 @@ def shipped(results: Results) -> str:
     return f"""{table([squad.get("date") or "2026-11-16", *(f"top {k}" for k in TOP), "wanted"], lines)}
 
 Cranfield, nDCG@10: {interval(bootstrap(own).to_dict())}, and {100 * first.mean():.1f} for the float start model:
-{difference(less.to_dict())} question by question, p = {less.p:.2f}. No more than {CRANFIELD_COST:.1f} under it was wanted, judged
-with that interval, which {"does not hold" if less.high < -CRANFIELD_COST else "holds"} −{CRANFIELD_COST:.1f}; {len(own)} questions cannot say more.
+{difference(less.to_dict())} question by question, p = {less.p:.2f}. No more than {CRANFIELD_COST:.1f} under it was
+wanted, judged
+with that interval, which {"does not hold" if less.high < -CRANFIELD_COST else "holds"} −{CRANFIELD_COST:.1f};
+{len(own)} questions cannot say more.
 
-On the GPU, in bfloat16 (the ledger's `mini4`), the same weights found {slashed(served["dev/2000"], HUNDREDTHS)} on SQuAD,
-{slashed(served["amazon-test/2000"], HUNDREDTHS)} on Amazon's test half and {served["cranfield/2000"]:.2f} on Cranfield: int8, rounded by texts
-(`bpr export --texts`), costs SQuAD {slashed(int8, HUNDREDTHS)} points; {INT8_COST} was allowed{"" if max(int8) <= INT8_COST else ": **missed**"}.
-The float twin (`twin8s`), from the same data with 8 epochs, found {slashed(floats["dev"], HUNDREDTHS)} in bfloat16, so bits
-cost {slashed(bits, HUNDREDTHS)} before int8: the aim of {slashed(BITS_COST)} is {f"**missed** at {listed(missed)}" if missed else "reached"}."""
+On the GPU, in bfloat16 (the ledger's `mini4`), the same weights found {slashed(served["dev/2000"], HUNDREDTHS)} on
+SQuAD,
+{slashed(served["amazon-test/2000"], HUNDREDTHS)} on Amazon's test half and {served["cranfield/2000"]:.2f} on
+Cranfield: int8, rounded by texts
+(`bpr export --texts`), costs SQuAD {slashed(int8, HUNDREDTHS)} points; {INT8_COST} was
+allowed{"" if max(int8) <= INT8_COST else ": **missed**"}.
+The float twin (`twin8s`), from the same data with 8 epochs, found {slashed(floats["dev"], HUNDREDTHS)} in bfloat16, so
+bits
+cost {slashed(bits, HUNDREDTHS)} before int8: the aim of {slashed(BITS_COST)} is
+{f"**missed** at {listed(missed)}" if missed else "reached"}."""
 
 
 @block("card")
@@ -82,10 +87,14 @@ def card(results: Results) -> str:
     """The same, in short, for the model's card."""
     own, first = cranfield(results)
     less = paired(own, first)
-    return f"""On 220,963 passages, int8, with the defaults: of SQuAD's dev questions {slashed(means(results("quality-squad-mini")))} % have their paragraph
-among the first 1 / 20 / 100. On Amazon reviews, text unlike its training's, it finds {slashed(means(results("quality-amazon-test-mini")))} where its float
-start model finds {slashed(results("noted")["start model"]["amazon-test"])}. On Cranfield's abstracts on aerodynamics its nDCG@10 is
-{100 * own.mean():.1f}, and the start model's {100 * first.mean():.1f} (difference {signed(less.mean)}, 95 % interval {signed(less.low)} to {signed(less.high)})."""
+    return f"""On 220,963 passages, int8, with the defaults: of SQuAD's dev questions
+{slashed(means(results("quality-squad-mini")))} % have their paragraph
+among the first 1 / 20 / 100. On Amazon reviews, text unlike its training's, it finds
+{slashed(means(results("quality-amazon-test-mini")))} where its float
+start model finds {slashed(results("noted")["start model"]["amazon-test"])}. On Cranfield's abstracts on aerodynamics
+its nDCG@10 is
+{100 * own.mean():.1f}, and the start model's {100 * first.mean():.1f} (difference {signed(less.mean)}, 95 % interval
+{signed(less.low)} to {signed(less.high)})."""
 
 
 @block("evaluate")
@@ -134,7 +143,10 @@ def verdicts(found: Result) -> str:
     words = (("+", "surely finds more than"), ("−", "surely finds less than"), ("0", "cannot be told from"))
     for sign, what in words:
         everywhere = [name for name, signs in said.items() if set(signs) == {sign}]
-        places = {name: [f"top {k}" for k, own in zip(found["top"], signs, strict=True) if own == sign] for name, signs in said.items()}
+        places = {
+            name: [f"top {k}" for k, own in zip(found["top"], signs, strict=True) if own == sign]
+            for name, signs in said.items()
+        }
         some = [f"{name} at {listed(depths)}" for name, depths in places.items() if depths and name not in everywhere]
         parts = [f"{'; '.join(everywhere)} at every depth"] * bool(everywhere) + some
         if parts:
@@ -144,7 +156,9 @@ def verdicts(found: Result) -> str:
 
 def costs(found: Result) -> str:
     """Time beside the rivals."""
-    rows = [row for row in found["rows"] if row["table"] == MAIN and "problem" not in row and row["name"] != found["main"]]
+    rows = [
+        row for row in found["rows"] if row["table"] == MAIN and "problem" not in row and row["name"] != found["main"]
+    ]
     times = [
         f"{row['name']} {row['times_bpr_alone']:.1f} and {row['times_bpr_batch']:.1f}"
         for row in rows
@@ -159,9 +173,17 @@ def compare(results: Results) -> str:
     now, then = results("compare-squad"), results("compare-squad-bf16")
     if now["rows"] == then["rows"]:
         return "The run of today is the earlier one, below."
-    head = f"{source({'command': 'bpr compare', **now})}; {now['questions']:,} questions, {now['passages']:,} passages. Models: "
     models = ", ".join(f"{name}: {label}" for name, label in now["models"].items())
-    return f"{head}{models}.\n\n{all_tables(now)}\n\nWhat it says:\n\n{verdicts(now)}\n\n{costs(now)}"
+    return f"""{source(now)}; {now["questions"]:,} questions, {now["passages"]:,} passages. Models: {models}.
+{" ".join(f"{note}." for note in now["notes"])}
+
+{all_tables(now)}
+
+What it says:
+
+{verdicts(now)}
+
+{costs(now)}"""
 
 
 @block("compare-bf16")
@@ -173,8 +195,10 @@ def compare_earlier(results: Results) -> str:
         kept = found["rows"]
     em = found["em"]
     lines = [[name, interval(own), difference(by) if by else ""] for name, (own, by) in em["rows"].items()]
-    return f"""{found["date"]}: vectors of the twin and of the one-plane model from a GPU, bfloat16; BPR with two planes is the int8
-model that ships, which is to its disadvantage. {found["questions"]:,} questions, {found["passages"]:,} passages, 2 threads.
+    return f"""{found["date"]}: vectors of the twin and of the one-plane model from a GPU, bfloat16; BPR with two
+planes is the int8
+model that ships, which is to its disadvantage. {found["questions"]:,} questions, {found["passages"]:,} passages, 2
+threads.
 
 {all_tables({**found, "rows": kept})}
 
@@ -243,7 +267,7 @@ def unsure(found: Result) -> str:
 def third_stage(results: Results) -> str:
     found, lines = results("hybrid"), []
     for name, own in found["sets"].items():
-        systems = [s for s in own["systems"] if s.startswith("codes, then") or s.startswith("floats")]
+        systems = [each for each in own["systems"] if each.startswith(("codes, then", "floats"))]
         shown = measures_of(own, ("top 1", "top 5", "top 20"))
         for number, system in enumerate(systems):
             values = [own["systems"][system][measure] for measure in shown]
@@ -279,7 +303,9 @@ def fusion(results: Results) -> str:
             mean = f"**{own['mean']:.1f}**" if name == best else f"{own['mean']:.1f}"
             sets = [f"{own[each]['MRR@10']:.1f}" for each in ("amazon-tune", "squad-train")]
             lines.append([label, depth, *sets, mean])
-    other = [f"{name.removeprefix('BM25, ')}: {known[name]['mean']:.1f}" for name in known if name.startswith("BM25, k1")]
+    other = [
+        f"{name.removeprefix('BM25, ')}: {known[name]['mean']:.1f}" for name in known if name.startswith("BM25, k1")
+    ]
     words = f"\n\nBM25 alone by k1 and b, mean MRR@10: {'; '.join(other)}." if len(other) > 1 else ""
     return f"""{source(found)}:
 
@@ -295,13 +321,16 @@ def words(results: Results) -> str:
     sizes = found["bytes a passage"]
     parts = {"rows": "lexical-rows.npy", "counts": "lexical-counts.npy", "lengths": "lexical-lengths.npy"}
     kept = ", ".join(f"{sizes[file]:.0f} of {what}" for what, file in parts.items())
-    return f"""{source(found)}: 220,963 passages, one thread, 100 rows, 10 × 100 questions; bpr's time includes making words of the
+    return f"""{source(found)}: 220,963 passages, one thread, 100 rows, 10 × 100 questions; bpr's time includes making
+words of the
 question:
 
 {table(["BM25", "ms a question, best", "median"], lines)}
 
-Scores differ by at most {found["largest difference of a score"]:.1g}. On disk it is {sizes["all"]:.0f} bytes a passage of 100 words: {kept}, the
-rest of the words. Building took {found["seconds to build"]:.0f} s and {found["MB that building took at its peak"]:.0f} MB at the peak."""
+Scores differ by at most {found["largest difference of a score"]:.1g}. On disk it is {sizes["all"]:.0f} bytes a passage
+of 100 words: {kept}, the
+rest of the words. Building took {found["seconds to build"]:.0f} s and {found["MB that building took at its peak"]:.0f}
+MB at the peak."""
 
 
 @block("rounding")
@@ -312,94 +341,3 @@ def rounding(results: Results) -> str:
     forms = list(next(iter(rows.values())))
     lines = [[SETS[name], *(f"{100 * own[form]:.2g} %" for form in forms)] for name, own in rows.items()]
     return table(["off by, of the spread of a question's first 20 scores", *forms], lines)
-
-
-# ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@block("reader")
-def reader(results: Results) -> str:
-    """EM and F1 of the reader as it is served, and of its float weights."""
-    own, other = results("reader"), results("noted")["float reader"]
-
-    def line(what: str, served: Result | None, floats: Result | None) -> list[str]:
-        return [what, *(interval(side[name]) if side else "" for side in (served, floats) for name in ("EM", "F1"))]
-
-    depths = sorted({*own["read"], *other["read"]}, key=int)
-    lines = [line(k, own["read"].get(k), other["read"].get(k)) for k in depths]
-    lines.append(line("the gold paragraph alone", own["gold"], other["gold"]))
-    twin = other["twin"]
-    return f"""The int8 reader on {own["questions"]:,} questions, always the same ({source(own)}); the float one on
-{other["questions"]:,} ({other["measured"]}):
-
-{table(["passages read", "EM, int8", "F1, int8", "EM, float", "F1, float"], lines)}
-
-{bars(own["figures"])}
-
-With the twin's 20 passages instead of BPR's the float reader's EM is {twin["EM"]:.2f}, so bits cost
-{difference(twin["bits"], 2)} points of EM, p = {twin["bits"]["p"]:.2f} ({EM_COST} was allowed)."""
-
-
-@block("confidence")
-def confidence(results: Results) -> str:
-    """How far the stored confidence is from what is right, and how well it tells that there is no answer."""
-    own, other = results("reader"), results("noted")["float reader"]
-    held, dev = own["held"], own["dev"]
-    shares = [share for share in dev["coverage"] if share != "100%"][:: 1 if len(dev["coverage"]) < 6 else 2]
-    surest = ", ".join(f"{dev['coverage'][share]:.0f} % of the surest {share.removesuffix('%')} %" for share in shares)
-    return f"""Fitted on {held["questions"]:,} questions of the held-out articles, right from F1 {held["right_from"]:g} on: ECE {held["ece"]:.3f} there, on other
-folds than it was fitted to. On {dev["questions"]:,} of SQuAD's dev questions the stored confidence has an ECE of **{dev["ece_now"]:.4f}**
-(0.05 was wanted); on the float reader's answers to all {other["questions"]:,} it was {other["ece"]:.3f}. Exactly right are {surest},
-of all {dev["exact"]:.0f} %.
-
-The same questions of the held-out articles asked again with all passages of their article masked have no right answer:
-confidence tells the two kinds apart with an AUROC of **{held["auroc"]:.3f}**. Right answers given plus absent ones refused are most at
-a threshold of {held["threshold"]:.2f}; {own["threshold"]:.2f} is stored."""
-
-
-@block("reader-time")
-def reader_time(results: Results) -> str:
-    took = results("reader")["milliseconds"]
-    middle = f", the median {took['median']:.0f}" if "median" in took else ""
-    return f"One question, 20 passages, 2 threads, search included: {took['least']:.0f} to {took['most']:.0f} ms{middle} (1 s was allowed)."
-
-
-@block("sure")
-def sure(results: Results) -> str:
-    """The same, in a sentence."""
-    own = results("reader")
-    return f"""The reader that ships was fitted so: on SQuAD's dev questions its confidence has an ECE of {own["dev"]["ece_now"]:.2f}, and it gives no
-answer below {100 * own["threshold"]:.0f} % ([reproduction.md](reproduction.md#the-reader), with the plot)."""
-
-
-# ── int8 ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@block("int8")
-def int8(results: Results) -> str:
-    """Sign bits as in float32 by how weights are kept."""
-    found = results("noted")["int8"]
-    lines = [[name, *(f"{share:.1f} %" for share in shares)] for name, *shares in found["bits"]]
-    head = ["weights", "AVX2, no VNNI", "without saturation (SSE path, under qemu)"]
-    return f"""{found["measured"]}:
-
-{table(head, lines)}
-
-Plain dynamic int8 (7 bits, one scale for a text's activations) agrees on {found["plain"]:.1f} %. Between those two instruction sets
-{found["between"]:.1f} % of the bits of the shipped graph differ, all of them close to 0."""
-
-
-@block("int8-rounding")
-def int8_rounding(results: Results) -> str:
-    """Nearest bytes against error feedback."""
-    found = results("noted")["int8"]["rounding"]
-
-    def cell(pair: Sequence[Any]) -> str:
-        return f"{pair[0]:.5f}, {pair[1]:.2f} %"
-
-    lines = [[name, *map(cell, cells)] for name, *cells in found["rows"]]
-    head = ["weights", "passages", "questions", "ONNX Runtime, passages", "questions"]
-    before, after = map(cell, found["cranfield"])
-    return f"""{table(head, lines)}
-
-On 200 abstracts of Cranfield, a kind of text that the second one had not seen: from {before} to {after}."""

@@ -3,27 +3,43 @@
 python benchmarks/report.py [--check]
 
 Nothing is measured here. A page has blocks, between `<!-- figures: NAME -->` and `<!-- end of figures -->`; what stands
-in them is made by quality_blocks.py, speed_blocks.py, scale_blocks.py and, for the overview, here. --check writes
-nothing, and ends with 1 where a page is not what the results give.
+in them is made by the modules *_blocks.py and, for the overview, here. drawings.py draws. --check writes nothing, and
+ends with 1 where a page is not what the results give.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import answer_blocks
 import quality_blocks
 import scale_blocks
 import speed_blocks
-from blocks import BLOCKS, MARKED, PAGES, Results, bar, bars, block, filled, machine, signed, slashed, table, value, verdict
+from blocks import (
+    BLOCKS,
+    MARKED,
+    PAGES,
+    Results,
+    bar,
+    block,
+    difference,
+    filled,
+    machine,
+    signed,
+    slashed,
+    table,
+    value,
+    verdict,
+)
 from bpr.compare.rows import MAIN
 from bpr.evaluation import paired
 from common import HOME
 
-MODULES = (quality_blocks, scale_blocks, speed_blocks)  # imported for the blocks they have
+MODULES = (answer_blocks, quality_blocks, scale_blocks, speed_blocks)  # imported for the blocks they have
 UNNOTED = "before commits were noted"
 COMMANDS = {"quality": "python benchmarks/quality.py", "compare": "bpr compare", "noted": "by hand"}
 
@@ -37,104 +53,110 @@ class Line(NamedTuple):
     promise: str
     measured: str
     bar: str
-    holds: bool
+    holds: str
     link: str
     file: str
 
 
+TABLES = "[the paper's tables](reproduction.md#the-papers-tables)"
+SHIPPED = "[the model that ships](reproduction.md#the-model-that-ships)"
+SCAN, CELLS, MEMORY = "[below](#the-scan-and-the-rerank)", "[below](#indexes-that-leave-codes-out)", "[below](#memory)"
+HASH = "[hash look-up](reproduction.md#hash-lookup-where-it-wins-where-it-cannot)"
+RIVALS = {  # by their rows in the paper's table: what BPR is promised to find, in points against them
+    "DPR": ("96 bytes a passage, against floats of 16 times the bytes", [-each for each in quality_blocks.BITS_COST]),
+    "DPR + PQ": ("96 bytes a passage, against product quantisation of as many", [0.0] * 3),
+    "DPR, RaBitQ 1 bit": ("96 bytes a passage, against RaBitQ, 1 bit", [0.0] * 3),
+    "DPR, RaBitQ 2 bits": ("96 bytes a passage, against RaBitQ, 2 bits", [0.0] * 3),
+}
+BARS = (  # file, promise, where more stands, and what the figures' names have in them, where it is not about all
+    ("scan", "the scan", SCAN, "as fast as Faiss"),
+    ("scan", "the limit of memory", SCAN, "bandwidth"),
+    ("scan", "scan and rerank", SCAN, "authors"),
+    ("scan", "rerank", SCAN, "rerank"),
+    ("indexes", "cells, speed", CELLS, "as fast as"),
+    ("indexes", "cells, bytes", CELLS, "bytes of cells"),
+    ("lookup", "hash look-up and duplicates", HASH, ""),
+    ("memory", "memory and opening", MEMORY, ""),
+    ("filters", "filters", "[filters](filters.md#what-it-costs)", ""),
+    ("live", "changes", "[bundles that change](live.md#what-it-costs)", ""),
+    ("load", "the service under load", "[under load](operations.md#under-load)", ""),
+    ("cluster", "a cluster", "[from one machine to many](operations.md#from-one-machine-to-many)", ""),
+    ("encode", "the encoder", "[the encoder](architecture.md#models-and-the-encoder)", ""),
+    ("reader", "the reader", "[the reader](reproduction.md#the-reader)", ""),
+)
+
+
 def margin(figure: Mapping[str, Any]) -> float:
-    """How far a figure is above its bar: below 1 it does not hold."""
-    if figure["most"]:
-        return float(figure["target"] / figure["value"]) if figure["value"] > 0 else float("inf")
-    return float(figure["value"] / figure["target"]) if figure["target"] else float("inf")
+    """How many times as good as its bar a figure is; what cannot be better than it is not near it."""
+    good, bad = (figure["target"], figure["value"]) if figure["most"] else (figure["value"], figure["target"])
+    return float(good / bad) if bad > 0 and good != bad else float("inf")
 
 
-def held(results: Results, file: str, promise: str, link: str, *parts: str) -> Line:
-    """The figures of a file whose names have one of these parts (all without any): the one nearest to its bar."""
-    some = [f for f in results(file)["figures"] if not parts or any(part in f["name"] for part in parts)]
+def held(results: Results, file: str, promise: str, link: str, part: str) -> Line:
+    """Of a file's figures that have this part in their names the one that is nearest to its bar, or furthest below."""
+    some = [figure for figure in results(file)["figures"] if part in figure["name"]]
     worst = min(some, key=lambda figure: (figure["holds"], margin(figure)))
-    failing = sum(not figure["holds"] for figure in some)
-    many = f" ({len(some) - failing} of {len(some)} hold; this is the nearest to its bar)" if len(some) > 1 else ""
-    return Line(f"{promise}{many}", value(worst), bar(worst), not failing, link, file)
+    holding = sum(figure["holds"] for figure in some)
+    many = f", {holding} of {len(some)}" if len(some) > 1 else ""
+    shown = f"{promise}: {worst['name']}"
+    return Line(shown, value(worst), bar(worst), f"{verdict(holding == len(some))}{many}", link, file)
 
 
-def beside(results: Results, rival: str, promise: str, least: Sequence[float] | None) -> Line | None:
-    """BPR against a row of the paper's table, in points at every depth; least: of each, or that 0 is not ruled out."""
+def decided(by: Sequence[Mapping[str, float]], least: Sequence[float]) -> str:
+    """Whether differences are as large as they shall be, as far as their intervals can tell."""
+    pairs = list(zip(by, least, strict=True))
+    if all(each["mean"] >= limit for each, limit in pairs):
+        return verdict(True)
+    return verdict(False) if any(each["high"] < limit for each, limit in pairs) else "not decided"
+
+
+def beside(results: Results) -> Iterator[Line]:
+    """BPR against rows of the paper's table, in points at every depth; rows that the file lacks are left out."""
     found = results("compare-squad")
-    row = next((r for r in found["rows"] if (r["name"], r["table"]) == (rival, MAIN) and "problem" not in r), None)
-    if row is None:
-        return None
-    by = [row["bpr_is_better_by"][str(k)] for k in found["top"]]
-    values = slashed((each["mean"] for each in by), signed)
-    what = f"{promise}: points at top {slashed(found['top'], '{:g}'.format)}"
-    link = "[the paper's tables](reproduction.md#the-papers-tables)"
-    if least is None:
-        return Line(what, values, "≥ 0, as far as the questions can tell", all(e["high"] >= 0 for e in by), link, "compare-squad")
-    holds = all(each["mean"] >= limit for each, limit in zip(by, least, strict=True))
-    return Line(what, values, f"≥ {slashed(least, signed)}", holds, link, "compare-squad")
+    depths = f"points at top {slashed(found['top'], '{:g}'.format)}"
+    for row in found["rows"]:
+        if row["name"] in RIVALS and row["table"] == MAIN and "problem" not in row:
+            promise, least = RIVALS[row["name"]]
+            by = [row["bpr_is_better_by"][str(k)] for k in found["top"]]
+            values = slashed((each["mean"] for each in by), signed)
+            bound = f"≥ {slashed(least, signed)}"
+            yield Line(f"{promise}: {depths}", values, bound, decided(by, least), TABLES, "compare-squad")
 
 
-def found_lines(results: Results) -> list[Line]:
+def shipped(results: Results) -> Iterator[Line]:
     """What the shipped model finds."""
-    own = quality_blocks.means(results("quality-squad-mini"))
-    amazon, start = quality_blocks.means(results("quality-amazon-test-mini")), results("noted")["start model"]["amazon-test"]
-    less, wanted = paired(*quality_blocks.cranfield(results)), quality_blocks.WANTED
-    link, most = "[the model that ships](reproduction.md#the-model-that-ships)", quality_blocks.CRANFIELD_COST
-    top = "%, top 1 / 20 / 100"
-    enough = all(a >= b for a, b in zip(own, wanted, strict=True))
-    more = all(a >= b for a, b in zip(amazon, start, strict=True))
-    fall = f"{signed(less.mean)} [{signed(less.low)}, {signed(less.high)}]"
-    return [
-        Line(f"SQuAD dev among 220,963 passages: {top}", slashed(own), f"≥ {slashed(wanted)}", enough, link, "quality-squad-mini"),
-        Line(f"Amazon reviews, beside the float start model: {top}", slashed(amazon), f"≥ {slashed(start)}", more, link, "quality-amazon-test-mini"),
-        Line("Cranfield, nDCG@10 against the float start model", fall, f"≥ −{most:.1f}, judged with the interval", less.high >= -most, link, "quality-cranfield-mini"),
-    ]
+    start = results("noted")["start model"]["amazon-test"]
+    sets = {
+        "quality-squad-mini": ("SQuAD dev among 220,963 passages", quality_blocks.WANTED),
+        "quality-amazon-test-mini": ("Amazon reviews, beside the float start model", start),
+    }
+    for file, (what, wanted) in sets.items():
+        own = quality_blocks.means(results(file))
+        enough = verdict(all(mine >= other for mine, other in zip(own, wanted, strict=True)))
+        yield Line(f"{what}: %, top 1 / 20 / 100", slashed(own), f"≥ {slashed(wanted)}", enough, SHIPPED, file)
+    less, most = paired(*quality_blocks.cranfield(results)).to_dict(), quality_blocks.CRANFIELD_COST
+    what, fall = "Cranfield, nDCG@10 against the float start model", difference(less)
+    yield Line(what, fall, f"≥ {signed(-most)}", decided([less], [-most]), SHIPPED, "quality-cranfield-mini")
 
 
 def lines(results: Results) -> list[Line]:
-    """The overview."""
-    floats = [-each for each in quality_blocks.BITS_COST]
-    rivals = [
-        beside(results, "DPR", "96 bytes a passage against floats, 16 times the bytes", floats),
-        beside(results, "DPR + PQ", "the same against product quantisation, as many bytes", None),
-        beside(results, "DPR, RaBitQ 1 bit", "the same against RaBitQ, 1 bit", None),
-        beside(results, "DPR, RaBitQ 2 bits", "the same against RaBitQ, 2 bits", None),
-    ]
-    here = "[below](#{})".format
-    return [
-        *(line for line in rivals if line is not None),
-        *found_lines(results),
-        held(results, "scan", "the scan: times as fast as Faiss", here("the-scan-and-the-rerank"), "as fast as Faiss"),
-        held(results, "scan", "one question: share of the read bandwidth", here("the-scan-and-the-rerank"), "bandwidth"),
-        held(results, "scan", "two stages: times as fast as the authors' path", here("the-scan-and-the-rerank"), "authors"),
-        held(results, "indexes", "cells beside the scan, Faiss and usearch: speed", here("indexes-that-leave-codes-out"), "as fast as"),
-        held(results, "indexes", "cells beside graphs: bytes", here("indexes-that-leave-codes-out"), "bytes of cells"),
-        held(results, "lookup", "hash look-up, and finding duplicates", "[hash look-up](reproduction.md#hash-lookup-where-it-wins-where-it-cannot)"),
-        held(results, "memory", "memory and opening", here("memory")),
-        held(results, "filters", "filters", "[filters](filters.md#what-it-costs)"),
-        held(results, "live", "changes", "[bundles that change](live.md#what-it-costs)"),
-        held(results, "load", "the service under load", "[under load](operations.md#under-load)"),
-        held(results, "cluster", "a cluster", "[from one machine to many](operations.md#from-one-machine-to-many)"),
-        held(results, "encode", "the encoder", "[the encoder](architecture.md#models-and-the-encoder)"),
-        held(results, "reader", "the reader", "[the reader](reproduction.md#the-reader)"),
-    ]
+    """Every promise."""
+    return [*beside(results), *shipped(results), *(held(results, *each) for each in BARS)]
 
 
 @block("overview")
 def overview(results: Results) -> str:
-    rows = [
-        [each.promise, each.measured, each.bar, verdict(each.holds), each.link, f"`{command(each.file, results(each.file))}`"]
-        for each in lines(results)
-    ]
+    rows = [[*each[:5], f"`{command(each.file, results(each.file))}`"] for each in lines(results)]
     return table(["promise", "measured", "bar", "holds", "more", "measured by"], rows)
 
 
 @block("missed")
 def missed(results: Results) -> str:
-    """Every bar that does not hold, of every file."""
-    some = [f for name in results.names() for f in results(name).get("figures", ()) if not f["holds"]]
-    other = [f"- {each.promise}: {each.measured}, bar {each.bar}" for each in lines(results) if not each.holds and "hold;" not in each.promise]
-    return f"{bars(some) if some else 'All bars of the benchmarks hold.'}\n\n" + "\n".join(other)
+    """Every bar that does not hold, of every file, and every promise that is no figure of a file."""
+    some = [[each.promise, each.measured, each.bar, each.holds] for each in [*beside(results), *shipped(results)]]
+    figures = [figure for name in results.names() for figure in results(name).get("figures", ())]
+    some += [[each["name"], value(each), bar(each), verdict(each["holds"])] for each in figures]
+    return table(["figure", "measured", "bar", "holds"], [each for each in some if each[-1] != verdict(True)])
 
 
 # ── Where each figure comes from ─────────────────────────────────────────────────────────────────────────────────────

@@ -123,9 +123,12 @@ def load(results: Results) -> str:
     def mean(name: str) -> float:
         return float(sum(each[name] for each in rounds) / len(rounds))
 
-    return f"""{source(found)}. With shared searches 64 clients get {many["batch 64"]["per_second"]:,.0f} answers a second, with single
-ones {many["batch 1"]["per_second"]:,.0f}. The peak is {mean("peak_per_second"):,.0f} answers a second; asked five times that, it gives
-{mean("goodput_per_second"):,.0f}. The soak is {soak["seconds"] / 60:.0f} minutes at {soak["rate"]:,.0f} requests a second: {soak["replies"]:,} answers.
+    return f"""{source(found)}. With shared searches 64 clients get {many["batch 64"]["per_second"]:,.0f} answers a
+second, with single
+ones {many["batch 1"]["per_second"]:,.0f}. The peak is {mean("peak_per_second"):,.0f} answers a second; asked five
+times that, it gives
+{mean("goodput_per_second"):,.0f}. The soak is {soak["seconds"] / 60:.0f} minutes at {soak["rate"]:,.0f} requests a
+second: {soak["replies"]:,} answers.
 
 {bars(found["figures"])}"""
 

@@ -138,7 +138,8 @@ def tune(results: Results) -> str:
 
 {table(["index", "candidates", "of the codes", "recall", "ms"], lines)}
 
-For questions that it had not seen, the {found["asked"]:,} of SQuAD's development set, the tuned bundle finds of the gold
+For questions that it had not seen, the {found["asked"]:,} of SQuAD's development set, the tuned bundle finds of the
+gold
 passages {" and ".join(depths)}."""
 
 
@@ -181,9 +182,11 @@ def lookup_near(results: Results) -> str:
 
 {table(["bits changed of 384", *map(str, noise)], lines)}
 
-{batch["batch"]} such questions in one call, {batch["noise"]} bits changed, take {batch["lookup"]:.3f} ms each where the scan,
+{batch["batch"]} such questions in one call, {batch["noise"]} bits changed, take {batch["lookup"]:.3f} ms each where
+the scan,
 which shares its work among them, takes {batch["scan"]:.3f} ({batch["times"]:.0f} times; {larger["times"]:.0f} with
-{larger["rows"]:,} rows). In a collection of {copies["rows"]:,} in which every text stands twenty times, a little changed
+{larger["rows"]:,} rows). In a collection of {copies["rows"]:,} in which every text stands twenty times, a little
+changed
 each time, l = 10 is near too: {copies["times"]:.0f} times."""
 
 
@@ -211,13 +214,16 @@ def lookup_questions(results: Results) -> str:
         return f"{rows:,} rows: {', '.join(times)}"
 
     costs = "; ".join(map(cost, dict.fromkeys(each["rows"] for each in real)))
-    return f"""A question's l-th nearest passage is at distance {apart} of 384 on average ({far["questions"]} of SQuAD's dev
-questions); a passage's nearest neighbour is {round(far["passage"])} bits away. Looked up all the same, {stubborn[0]["rows"]:,}
+    return f"""A question's l-th nearest passage is at distance {apart} of 384 on average ({far["questions"]} of
+SQuAD's dev
+questions); a passage's nearest neighbour is {round(far["passage"])} bits away. Looked up all the same,
+{stubborn[0]["rows"]:,}
 rows, one question, medians:
 
 {table(["", "keys probed", "rows visited", "times as long as a scan"], lines)}
 
-So the index lets it be: whatever l and the size, at least {min(e["fell_back"] for e in real):.0%} of the real questions fell
+So the index lets it be: whatever l and the size, at least {min(e["fell_back"] for e in real):.0%} of the real
+questions fell
 back, and trying cost, in times as long as a scan alone: {costs}. The bars:
 
 {bars(found["figures"])}"""
@@ -254,14 +260,17 @@ def filters(results: Results) -> str:
     dead = next(each for each in found["figures"] if "tombstones" in each["name"])
     size, rounds = plain[1], [plain[q]["rounds"] for q in batches]
     heads = ["one question" if q == 1 else f"{q} questions" for q in batches]
-    return f"""Times as fast as the same scan without a filter, evaluation of the filter included: {size["rows"]:,} rows of
-{size["bits"]} bits, {size["threads"]} threads, rows that match scattered evenly (the worst case), best of {rounds[0]} runs
+    return f"""Times as fast as the same scan without a filter, evaluation of the filter included: {size["rows"]:,}
+rows of
+{size["bits"]} bits, {size["threads"]} threads, rows that match scattered evenly (the worst case), best of {rounds[0]}
+runs
 ({rounds[-1]} of a batch) that took turns, and in brackets their medians. {source(found)}.
 
 {table(["filter keeps", *heads], lines)}
 
 A mask that strikes out a tenth of the rows, as deleted passages do: {dead["value"]:.2f} times as long as none (at most
-{dead["target"]:g} is asked). The metadata of the benchmark, four fields, took {found["bytes_a_row"]:.1f} bytes a row. The bars:
+{dead["target"]:g} is asked). The metadata of the benchmark, four fields, took {found["bytes_a_row"]:.1f} bytes a row.
+The bars:
 
 {bars(found["figures"])}"""
 
@@ -273,7 +282,8 @@ def live(results: Results) -> str:
         [each["what"], f"{1000 * each['seconds']:,.0f} ms", f"{each['bytes'] / 1e6:,.1f} MB", str(each["links"])]
         for each in found["changes"]
     ]
-    return f"""A bundle of {found["rows"]:,} passages ({found["bits"]} bits), vectors given, one run each ({source(found)}):
+    return f"""A bundle of {found["rows"]:,} passages ({found["bits"]} bits), vectors given, one run each
+({source(found)}):
 
 {table(["change", "takes", "writes", "files taken over"], lines)}
 
@@ -289,7 +299,8 @@ def encode(results: Results) -> str:
     speeds = {**found["passages_per_second"], **found["limits"]}
     plain = found["passages_per_second"]["transformers, as they come"]
     lines = [[name, f"{speed:.1f}", f"{speed / plain:.2f}×"] for name, speed in speeds.items()]
-    return f"""Passages of {found["tokens"]:.0f} tokens on average ({source(found, " MODEL PASSAGES")}). The limits are those of the
+    return f"""Passages of {found["tokens"]:.0f} tokens on average ({source(found, " MODEL PASSAGES")}). The limits are
+those of the
 dense layers alone:
 
 {table(["", "passages/s", "of transformers in float32"], lines)}
