@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Figure("one question, 20 passages, search included: the slowest", took["most"], 1000, True, " ms"),
     ]
     found = {"passages": passages, "questions": len(dev), "read": read, "gold": gold, "dev": on_dev, "held": held}
-    command = "python benchmarks/answers.py"
+    command = "python benchmarks/answers.py --data FOLDER --bundle squad.bpr"
     save("reader", [], figures, command=command, **found, milliseconds=took, threshold=threshold)
 
 

@@ -140,8 +140,8 @@ def machine(result: Mapping[str, Any]) -> str:
     )
 
 
-def source(result: Mapping[str, Any], arguments: str = "") -> str:
+def source(result: Mapping[str, Any]) -> str:
     """`python benchmarks/live.py`, 2026-11-17, 1a2b3c4, 2 threads of …: what made the figures."""
     when = [f"commit {result['commit']}"] if result.get("commit") else []
     when += [result.get("date") or result.get("measured") or "", machine(result)]
-    return ", ".join(each for each in (f"`{result['command']}{arguments}`", *when) if each)
+    return ", ".join(each for each in (f"`{result['command']}`", *when) if each)

@@ -111,7 +111,8 @@ def main() -> None:
         *(Figure("of sign bits as in float32", share, 0.98) for share in [*same.values()][:1]),
     ]
     more = {"passages_per_second": best, "limits": bounds, "sign_bits_as_in_float32": same, "engine": encoder.engine}
-    save("encode", [], figures, **more, tokens=float(np.mean([len(text.ids) for text in texts])))
+    command = "python benchmarks/encode.py MODEL PASSAGES"
+    save("encode", [], figures, command=command, **more, tokens=float(np.mean([len(text.ids) for text in texts])))
 
 
 if __name__ == "__main__":

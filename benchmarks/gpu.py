@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     found = {"length": given.length, "batch": given.batch, "passages_per_second": speeds, "steps_per_second": rates}
     name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
-    put("gpu", "python benchmarks/gpu.py", found, {"device": name, "torch": torch.__version__})
+    put("gpu", "python benchmarks/gpu.py MODEL", found, {"device": name, "torch": torch.__version__})
     if "OUT" in os.environ:
         shutil.copy(RESULTS / "gpu.json", os.environ["OUT"])
 

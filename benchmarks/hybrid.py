@@ -216,7 +216,7 @@ def tune(given: argparse.Namespace) -> None:
             for weight in (0.3, 0.5, 0.7, 1.0):
                 other = partial(lambda scaled, w, x, y: summed([scaled(*x), scaled(*y)], [1, w]), scaled, weight)
                 say(f"{depth}: {name}, BM25 weighs {weight}", [fused(one, other, depth) for one in benches])
-    put("hybrid-tune", "python benchmarks/hybrid.py tune", {"lines": lines})
+    put("hybrid-tune", "python benchmarks/hybrid.py --data FOLDER tune", {"lines": lines})
 
 
 # ── What it brings ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -287,7 +287,7 @@ def measure(given: argparse.Namespace) -> None:
         if bench.floats is not None:
             results[name]["rounding"] = rounding(bench.floats, bench.asked, bench.codes)
             print("  ", results[name]["rounding"])
-    put("hybrid", "python benchmarks/hybrid.py measure", {"sets": results})
+    put("hybrid", "python benchmarks/hybrid.py --data FOLDER --codes CODES measure", {"sets": results})
 
 
 def rounding(floats: NDArray[np.float32], asked: NDArray[np.float32], found: Sequence[Ranked]) -> dict[str, float]:
@@ -373,7 +373,7 @@ def clock(given: argparse.Namespace) -> None:
         "MB that building took at its peak": grown,
     }
     print(json.dumps(result, indent=1))
-    put("hybrid-time", "python benchmarks/hybrid.py time", result)
+    put("hybrid-time", "python benchmarks/hybrid.py --data FOLDER time", result)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

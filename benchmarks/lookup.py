@@ -202,7 +202,8 @@ def main() -> None:
     kept = [asdict(row) | {"times": row.times} for row in rows]
     none: list[Timing] = []
     more = {"compared": kept, "tables": built, "duplicates": groups, "distances": distances(codes, asked)}
-    save("lookup", none, figures(rows, groups, len(codes)), **more)
+    command = "python benchmarks/lookup.py CODES/signs.npy CODES/questions.npy"
+    save("lookup", none, figures(rows, groups, len(codes)), command=command, **more)
 
 
 if __name__ == "__main__":

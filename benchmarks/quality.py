@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         **judged(task, found),
     }
     show(result, json.loads(given.against.read_text()) if given.against else None)
-    command = f"python benchmarks/quality.py MODEL --set {given.set}{' --float' * given.float}"
+    command = f"python benchmarks/quality.py MODEL --data FOLDER --set {given.set}{' --float' * given.float}"
     put(f"quality-{given.set}-{encoder.model.name}{'-float' * given.float}", command, result, indent=None)
 
 

@@ -62,7 +62,7 @@ def shipped(results: Results) -> str:
             f"{slashed(start['start model']['amazon-test'])}, the float start model",
         ],
     ]
-    return f"""{table([squad.get("date") or "2026-11-16", *(f"top {k}" for k in TOP), "wanted"], lines)}
+    return f"""{table([squad.get("date", ""), *(f"top {k}" for k in TOP), "wanted"], lines)}
 
 Cranfield, nDCG@10: {interval(bootstrap(own).to_dict())}, and {100 * first.mean():.1f} for the float start model:
 {difference(less.to_dict())} question by question, p = {less.p:.2f}. No more than {CRANFIELD_COST:.1f} under it was
@@ -174,7 +174,8 @@ def compare(results: Results) -> str:
     if now["rows"] == then["rows"]:
         return "The run of today is the earlier one, below."
     models = ", ".join(f"{name}: {label}" for name, label in now["models"].items())
-    return f"""{source(now)}; {now["questions"]:,} questions, {now["passages"]:,} passages. Models: {models}.
+    return f"""{source({"command": "bpr compare", **now})}; {now["questions"]:,} questions, {now["passages"]:,}
+passages. Models: {models}.
 {" ".join(f"{note}." for note in now["notes"])}
 
 {all_tables(now)}

@@ -80,7 +80,7 @@ def indexes(results: Results) -> str:
     slower = ", ".join(f"{name} {times:.2f}" for name, times in size["threads"].items())
     absent = "".join(f"Not built: {what}, for the time it takes (--graphs). " for what in found["left_out"])
     built = ", ".join(f"{name} {took:.0f} s" for name, took in size["seconds"].items() if "HNSW" in name)
-    return f"""{source(found, " CODES")}. On the real codes {counts["judged"]:,} questions are judged, on the larger
+    return f"""{source(found)}. On the real codes {counts["judged"]:,} questions are judged, on the larger
 collections {counts["judged_on_made"]:,} of them, by the top {counts["k"]}; {counts["timed"]} questions are timed, in
 {counts["rounds"]} rounds.
 
@@ -178,7 +178,7 @@ def lookup_near(results: Results) -> str:
     batch = next(each for each in here if each["batch"] > 1)
     larger = next(each for each in here if each["batch"] > 1 and each["rows"] > batch["rows"])
     copies = next(each for each in found["compared"] if each["what"].startswith("every passage") and each["l"] == 10)
-    return f"""{source(found, " SIGNS.npy QUESTIONS.npy")}:
+    return f"""{source(found)}:
 
 {table(["bits changed of 384", *map(str, noise)], lines)}
 
@@ -299,7 +299,7 @@ def encode(results: Results) -> str:
     speeds = {**found["passages_per_second"], **found["limits"]}
     plain = found["passages_per_second"]["transformers, as they come"]
     lines = [[name, f"{speed:.1f}", f"{speed / plain:.2f}×"] for name, speed in speeds.items()]
-    return f"""Passages of {found["tokens"]:.0f} tokens on average ({source(found, " MODEL PASSAGES")}). The limits are
+    return f"""Passages of {found["tokens"]:.0f} tokens on average ({source(found)}). The limits are
 those of the
 dense layers alone:
 
@@ -319,4 +319,4 @@ def gpu(results: Results) -> str:
         [f"train, {found['batch']} questions × 2 passages, {way}", f"{' and '.join(f'{r:.1f}' for r in runs)} steps/s"]
         for way, runs in found["steps_per_second"].items()
     ]
-    return f"{source(found, ' MODEL')}:\n\n{table(['', ''], lines)}"
+    return f"{source(found)}:\n\n{table(['', ''], lines)}"

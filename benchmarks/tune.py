@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {name: found_in(path, asked, vectors) for name, path in (("tuned", copy), ("scan", given.bundle))}
     print(tuned, found, sep="\n")
     whole = {"passages": passages, "tuned": tuned.to_dict(), "asked": len(asked), "found": found}
-    put("tune", "python benchmarks/tune.py", whole)
+    put("tune", "python benchmarks/tune.py --data FOLDER --bundle squad.bpr", whole)
     shutil.rmtree(copy)
 
 

@@ -70,6 +70,24 @@ def test_paragraphs_become_lines_and_tables_stay():
     assert blocks.unwrapped(text) == "one two\n\n| a |\n| - |\n\n- x\n- y\n\n```\nc\nd\n```\nend"
 
 
+def test_what_the_results_have_only_after_the_next_run_is_drawn(results, tmp_path):
+    pytest.importorskip("matplotlib")
+    import drawings
+
+    cluster = {**results("cluster"), "spread": [0.9, 1.0, 1.1, 2.0]}
+    held = {**results("reader")["held"], "coverage": {"50%": 90.0, "100%": 60.0}}
+    held["reliability"] = [
+        {"confidence": 0.2, "right": 0.1, "answers": 5},
+        {"confidence": 0.9, "right": 1.0, "answers": 5},
+    ]
+    for name, found in (("cluster", cluster), ("reader", {**results("reader"), "held": held})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+    for name in ("cluster", "reliability"):
+        drawn = drawings.DRAWINGS[name](blocks.Results(tmp_path))
+        assert drawn is not None and b"<svg" in drawn
+    assert all((drawings.IMAGES / f"{name}.svg").exists() for name in drawings.DRAWINGS)
+
+
 # ── Nothing is hidden ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
