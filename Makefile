@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench reliability mutate sanitize neon clean
+.PHONY: help install demo test check docs bench figures reliability mutate sanitize neon clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -53,8 +53,11 @@ mutate: install  ## mutation tests of codes, bundle and search (mutmut; an hour 
 
 # A bar that does not hold ends its script with 1: the others are still measured, and make says so at the end.
 bench: install   ## this machine against its peers, and the service and a cluster under load → benchmarks/results, docs
-	@status=0; for each in scan memory filters live cluster load sizing report; do \
-		echo "benchmarks/$$each.py"; $(BIN)/python benchmarks/$$each.py || status=1; done; exit $$status
+	$(BIN)/python benchmarks/all.py --again
+
+figures: install ## everything that is measured, with DATA=FOLDER (docs/reproduction.md) and WORK=DIR; goes on where it was
+	@test -n "$(DATA)" && test -n "$(WORK)" || { echo 'make figures DATA=FOLDER WORK=DIR'; exit 2; }
+	$(BIN)/python benchmarks/all.py --data "$(DATA)" --work "$(WORK)"
 
 # Deselected: it forks while other threads allocate, which AddressSanitizer's allocator does not survive (glibc's does).
 sanitize:        ## the kernel and its tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -10,7 +10,7 @@ shards in bare actors, asked the same), a fan-out through Ray Serve, and the who
 It is checked against the real runs, in which all shards share this machine's cores, and then gives nodes, memory, p50,
 p99 and price for 21 million, 1 billion and 10 billion passages, on nodes like this one that search with one thread.
 Price and memory of a node and the speed of the network are the caller's assumptions. Ray runs as three node processes
-on this machine. Writes results/cluster.json, and the table and the plot of docs/operations.md.
+on this machine. Writes results/cluster.json.
 """
 
 from __future__ import annotations
@@ -32,13 +32,10 @@ from numpy.typing import NDArray
 import bpr
 from bpr import bundle, shards
 from bpr.shards import Entry, Proposed, Shard, merged
-from common import Figure, put_between, write
+from common import Figure, save
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
-BEGIN, END = "<!-- cluster.py writes from here -->", "<!-- cluster.py writes to here -->"
-DRAWING = PAGE.parent / "images" / "cluster.svg"
 BITS, CANDIDATES, K = 768, 1000, 20
 COUNTS = (1, 2, 4)
 NODES = 3  # processes of Ray
@@ -238,44 +235,17 @@ def planned(passages: int, model: Model, spread: Runs, how: argparse.Namespace) 
     return Planned(passages, nodes, bytes_, p50, p50 * late(spread, nodes), nodes * how.node_hour)
 
 
-def draw(plans: dict[str, Planned], model: Model, measured: list[Measured], spread: Runs) -> None:
-    """p50 and p99 by the number of nodes, and how near the model is to real runs."""
-    import matplotlib
-    from matplotlib.figure import Figure as Drawing
-
-    drawing = Drawing(figsize=(10, 4), layout="constrained")
-    left, right = drawing.subplots(1, 2)
-    for number, (name, plan) in enumerate(plans.items()):
-        nodes = np.unique(np.geomspace(1, 4 * max(plan.nodes, 4), 60).astype(int)).tolist()
-        times = [1000 * model.seconds(plan.passages, each) for each in nodes]
-        left.plot(nodes, times, color=f"C{number}", label=f"{name}, p50")
-        left.plot(nodes, [t * late(spread, n) for t, n in zip(times, nodes, strict=True)], ":", color=f"C{number}")
-        left.plot([plan.nodes], [plan.p50], "o", color=f"C{number}")
-    left.plot([], [], ":", color="gray", label="p99")
-    left.set(xscale="log", yscale="log", xlabel="nodes, one shard each", ylabel="one question, ms", title="model")
-    for number, questions in enumerate(RUNS):
-        some = [each for each in measured if each.questions == questions]
-        label = f"{questions} question{'s' * (questions > 1)}"
-        right.plot([each.shards for each in some], [each.search for each in some], "o", color=f"C{number}", label=label)
-        right.plot([each.shards for each in some], [each.modelled for each in some], "--", color=f"C{number}")
-    right.plot([], [], "--", color="gray", label="as modelled")
-    right.set(yscale="log", xticks=COUNTS, xlabel="shards on this machine", ylabel="ms", title="measured")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    with matplotlib.rc_context({"svg.hashsalt": "bpr"}):
-        drawing.savefig(DRAWING, metadata={"Date": None})
+def model_of(found: dict[str, Any]) -> Model:
+    """The model of the results file."""
+    alone = {int(rows): each for rows, each in found["shard_seconds"]["1"].items()}
+    merges = {int(number): each for number, each in found["merge_seconds"].items()}
+    fan = found["fan_out"]["start"], found["fan_out"]["each"]
+    return Model(line(alone), fan, line(merges), reply_seconds(found["assumed"]["network_gbit"]))
 
 
-def table(plans: dict[str, Planned], how: argparse.Namespace) -> str:
-    head = f"| passages | nodes | codes on each | p50 | p99 | price at {how.node_hour:g} a node and hour |"
-    rule = "|---|---|---|---|---|---|"
-    rows = [
-        f"| {name} | {each.nodes:,} | {each.bytes_per_node / 1e9:.2f} GB | {each.p50:,.0f} ms | {each.p99:,.0f} ms "
-        f"| {each.hour:,.2f} an hour |"
-        for name, each in plans.items()
-    ]
-    return "\n".join([head, rule, *rows])
+def reply_seconds(gigabits: float) -> float:
+    """Of a shard's candidates on the network."""
+    return CANDIDATES * 16 / (gigabits * 1e9 / 8)
 
 
 def options() -> argparse.Namespace:
@@ -317,12 +287,12 @@ def main() -> None:
 
 
 def report(how: argparse.Namespace, cores: int, alone: Any, merges: dict[int, float], runs: list[Any]) -> None:
-    """Figures, model, plans; into the results and onto the page."""
+    """Figures, model and plans, into the results."""
     measured = [each for each, _ in runs]
     single = [each for each in measured if each.questions == 1]
     spread = np.concatenate([each / np.median(each) for found, each in runs if found.questions == 1])
     fan = line({each.shards: each.served / 1000 for each in single})
-    model = Model(line(alone[1]), fan, line(merges), CANDIDATES * 16 / (how.network * 1e9 / 8))
+    model = Model(line(alone[1]), fan, line(merges), reply_seconds(how.network))
     plans = {name: planned(rows, model, spread, how) for name, rows in SIZES.items()}
     figures = []
     for each in measured:
@@ -337,8 +307,7 @@ def report(how: argparse.Namespace, cores: int, alone: Any, merges: dict[int, fl
             f"{each.fan_out:6.2f}, Serve's {each.served:6.2f}, search {each.search:7.2f} (p99 {each.search_p99:7.2f}), "
             f"budget {each.budget:7.2f}, model {each.modelled:7.2f}"
         )
-    print(table(plans, how))
-    write(
+    save(
         "cluster",
         [],
         figures,
@@ -355,10 +324,9 @@ def report(how: argparse.Namespace, cores: int, alone: Any, merges: dict[int, fl
         merge_seconds={str(count): each for count, each in merges.items()},
         fan_out={"start": fan[0], "each": fan[1]},
         runs=[asdict(each) for each in measured],
+        spread=[round(float(each), 4) for each in np.sort(spread)],
         plans={name: asdict(each) for name, each in plans.items()},
     )
-    put_between(PAGE, BEGIN, END, table(plans, how))
-    draw(plans, model, measured, spread)
 
 
 if __name__ == "__main__":

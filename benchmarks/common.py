@@ -1,17 +1,23 @@
-"""What the benchmarks share: figures with their targets, and where results go."""
+"""What the benchmarks share: figures with their bars, where results go, and on which commit they were measured."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bpr import bench
+if TYPE_CHECKING:  # a machine with a GPU has no compiled kernel
+    from bpr.bench import Timing
 
-RESULTS = Path(__file__).parent / "results"
+HOME = Path(__file__).resolve().parent.parent
+RESULTS = HOME / "benchmarks" / "results"
+# What measuring and reporting write themselves. Were it counted, the second benchmark of a run would be dirty.
+CODE = (".", *(f":!{each}" for each in ("benchmarks/results", "docs", "*.md")))
 
 
 @dataclass(frozen=True)
@@ -38,34 +44,77 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def write(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **more: Any) -> None:
-    """Write results/NAME.json and print the figures."""
+# ── When and on what ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def git(*arguments: str) -> str | None:
+    """What git prints; None where it fails, or is not there."""
+    try:
+        found = subprocess.run(["git", *arguments], cwd=HOME, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
+
+
+def commit() -> str | None:
+    """The commit that is checked out, "-dirty" where more than results and pages differs from it; None without git."""
+    name = git("describe", "--always", "--exclude", "*")
+    return f"{name}-dirty" if name and git("diff", "--quiet", "HEAD", "--", *CODE) is None else name
+
+
+def is_current(result: dict[str, Any]) -> bool:
+    """Whether nothing but results and pages has changed since this was measured."""
+    measured = str(result.get("commit") or "-dirty")
+    return not measured.endswith("-dirty") and git("diff", "--quiet", measured, "--", *CODE) is not None
+
+
+def stamp() -> dict[str, Any]:
+    """What every results file says of itself beside its command and machine."""
+    return {"commit": commit(), "date": datetime.now(timezone.utc).date().isoformat()}
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def put(
+    name: str, command: str, found: dict[str, Any], machine: dict[str, Any] | None = None, indent: int | None = 1
+) -> None:
+    """Write results/NAME.json: what was found, with its command, commit, date and machine."""
+    if machine is None:
+        from bpr import bench
+
+        machine = bench.machine()
     RESULTS.mkdir(exist_ok=True)
-    result = {
-        "command": f"python benchmarks/{name}.py",
-        "machine": bench.machine(),
+    path, head = RESULTS / f"{name}.json", {"command": command, **stamp(), "machine": machine}
+    path.write_text(json.dumps({**head, **found}, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"written: {path}")
+
+
+def write(
+    name: str,
+    timings: Iterable[Timing],
+    figures: list[Figure],
+    command: str = "",
+    machine: dict[str, Any] | None = None,
+    **more: Any,
+) -> None:
+    """The same for timings and figures with bars, which are printed."""
+    found = {
         "timings": [timing.to_dict() for timing in timings],
         "figures": [{**asdict(figure), "holds": figure.holds} for figure in figures],
         **more,
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    put(name, command or f"python benchmarks/{name}.py", found, machine)
     print("\n".join(str(figure) for figure in figures))
 
 
-def save(name: str, timings: Iterable[bench.Timing], figures: list[Figure], **more: Any) -> None:
+def save(name: str, timings: Iterable[Timing], figures: list[Figure], **more: Any) -> None:
     """The same; exit 1 where one does not hold."""
     write(name, timings, figures, **more)
     sys.exit(not all(figure.holds for figure in figures))
 
 
-def put_between(page: Path, begin: str, end: str, text: str) -> None:
-    """Write a text of ours into a page, between two lines of it."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    _, _, after = rest.partition(end)
-    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
-
-
-def say(timings: list[bench.Timing]) -> list[bench.Timing]:
+def say(timings: list[Timing]) -> list[Timing]:
     """Print timings as they come."""
     for t in timings:
         setting = f"{t.rows:>11,} rows {t.bits} bits {t.questions:>3} questions {t.threads} threads"

@@ -2,15 +2,17 @@
 
 python benchmarks/gpu.py MODEL [--passages 65536 --length 140] [--steps 200 --batch 128]
 
-MODEL is a folder with float weights (`bpr convert encoder`). Needs torch and transformers, and bpr's source on
-PYTHONPATH; no compiled kernel. Made-up ids: no word of a text changes the time that its length takes. The limit beside
-it is what the network's matrix products take alone, at the same sizes and in the same precision.
+MODEL is a folder with float weights (`bpr convert encoder`). Writes benchmarks/results/gpu.json, and $OUT/gpu.json
+where a machine hands $OUT back. Needs torch and transformers, and bpr's source on PYTHONPATH; no compiled kernel.
+Made-up ids: no word of a text changes the time that its length takes. The limit beside it is what the network's matrix
+products take alone, at the same sizes and in the same precision.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,8 +29,10 @@ from bpr.training.encode import TorchEncoder
 from bpr.training.prepared import Prepared, Ragged
 from bpr.training.recipe import Recipe
 from bpr.training.run import train
+from common import RESULTS, put
 
 RUNS = 5
+TRAININGS = 2
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -43,16 +47,20 @@ def seconds(work: Callable[[], Any]) -> float:
     return float(np.median(taken[1:]))
 
 
-def encode(model: Path, count: int, length: int, device: str) -> None:
+def encode(model: Path, count: int, length: int, device: str) -> dict[str, float]:
+    """Passages a second."""
     encoder = TorchEncoder.open(model, device)
     dice = np.random.default_rng(0)
     ids = dice.integers(1000, 20_000, (count, length))
     texts = [Tokenized(row, np.zeros_like(row)) for row in ids]
+    found = {}
     for way, first in (("as it begins", 1 << 60), ("compiled", 0)):
         encoder.compile_from = first if device.startswith("cuda") else 1 << 60
-        took = seconds(lambda: encoder.encode(texts, "passage"))
-        print(f"encode, {way}: {count / took:,.0f} passages/s of {length} tokens", flush=True)
-    print(f"products alone: {count / products(encoder, count * length, device):,.0f} passages/s", flush=True)
+        found[way] = count / seconds(lambda: encoder.encode(texts, "passage"))
+    found["its matrix products alone, the limit"] = count / products(encoder, count * length, device)
+    for way, speed in found.items():
+        print(f"encode, {way}: {speed:,.0f} passages/s of {length} tokens", flush=True)
+    return found
 
 
 def products(encoder: TorchEncoder, tokens: int, device: str) -> float:
@@ -72,8 +80,8 @@ def products(encoder: TorchEncoder, tokens: int, device: str) -> float:
     return seconds(layers) * tokens / rows
 
 
-def steps(model: Path, batch: int, count: int, length: int, shared: bool, compile: bool) -> None:
-    """Training at `batch` questions of 16 tokens with 2 passages each, as a recipe without teachers does it."""
+def steps(model: Path, batch: int, count: int, length: int, shared: bool, compile: bool) -> float:
+    """Steps a second, with `batch` questions of 16 tokens and 2 passages each, as a recipe without teachers trains."""
     dice = np.random.default_rng(0)
     many = batch * count
 
@@ -103,10 +111,9 @@ def steps(model: Path, batch: int, count: int, length: int, shared: bool, compil
     how = f"{'one encoder' if shared else 'two encoders'}{', compiled' if compile else ''}"
     with tempfile.TemporaryDirectory() as folder:
         line = train(recipe, data, model / "tokenizer.json", Path(folder) / "trained", report=lambda figures: None)
-    print(
-        f"train, {how}: {line['steps'] / line['seconds']:.1f} steps/s of {batch} questions, {2 * batch} passages",
-        flush=True,
-    )
+    speed = float(line["steps"] / line["seconds"])
+    print(f"train, {how}: {speed:.1f} steps/s of {batch} questions, {2 * batch} passages", flush=True)
+    return speed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,12 +123,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     given = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    encode(given.model, given.passages, given.length, device)
-    steps(given.model, given.batch, given.steps, given.length, shared=False, compile=False)
-    steps(given.model, given.batch, given.steps, given.length, shared=True, compile=False)
+    speeds = encode(given.model, given.passages, given.length, device)
+    ways = {"two encoders": (False, False), "one encoder": (True, False)}
     if device == "cuda":
+        ways["one encoder, compiled"] = (True, True)
         steps(given.model, given.batch, 50, given.length, shared=True, compile=True)  # the first steps compile
-        steps(given.model, given.batch, given.steps, given.length, shared=True, compile=True)
+    rates = {
+        way: [steps(given.model, given.batch, given.steps, given.length, *how) for _ in range(TRAININGS)]
+        for way, how in ways.items()
+    }
+    found = {"length": given.length, "batch": given.batch, "passages_per_second": speeds, "steps_per_second": rates}
+    name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
+    put("gpu", "python benchmarks/gpu.py MODEL", found, {"device": name, "torch": torch.__version__})
+    if "OUT" in os.environ:
+        shutil.copy(RESULTS / "gpu.json", os.environ["OUT"])
 
 
 if __name__ == "__main__":

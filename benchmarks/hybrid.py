@@ -1,13 +1,14 @@
 """What BM25 beside the codes finds, and what kept vectors add as a third stage, by the same recipe on every set.
 
 python benchmarks/hybrid.py --data FOLDER tune          # how to fuse: Amazon's tune half and SQuAD's training questions
-python benchmarks/hybrid.py --data FOLDER measure       # with fusion's defaults; writes benchmarks/results/hybrid.json
+python benchmarks/hybrid.py --data FOLDER measure       # with fusion's defaults
 python benchmarks/hybrid.py --data FOLDER time          # BM25 here and in bm25s, in turns, and what is stored
 
 FOLDER is laid out as docs/reproduction.md says. The model is `mini` with its own defaults. Sets: squad (dev's questions
 over all 20,963 paragraphs), amazon-test and cranfield as benchmarks/quality.py has them, and squad-wiki (the same
 questions over 220,963 passages), whose codes `--codes` names: signs.npy, magnitudes.npy and questions.npy. Vectors are
-encoded once, into `--work`. The first 100 rows are judged; differences are paired, against codes alone.
+encoded once, into `--work`. The first 100 rows are judged; differences are paired, against codes alone. Writes
+benchmarks/results/hybrid.json (measure), hybrid-tune.json and hybrid-time.json.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpr import bundle, lexical
-from bpr.bench import machine
 from bpr.codes import Floats, pack, pack_largest
 from bpr.encoder import Encoder
 from bpr.evaluation import Values, gold_ranks, interval, ndcg, paired, reciprocal_rank, top_k
@@ -41,13 +41,12 @@ from bpr.stages import search
 from bpr.training.data import collect
 from bpr.training.formats import squad
 from bpr.vectors import Vectors, quantized, rerank, writing
-from common import RESULTS
+from common import put
 from quality import Task, load
 
 DEPTH = 100
 TUNING = ("amazon-tune", "squad-train")
 SETS = ("squad", "squad-wiki", "amazon-test", "cranfield")
-WIKI_ROWS = 20_000  # those that Amazon's paragraphs stand among
 TRAIN_QUESTIONS = 2000
 
 
@@ -105,7 +104,7 @@ def passage_vectors(task: Task, encoder: Encoder, work: Path) -> Any:
 
     if not task.name.startswith("amazon"):
         return encoded(work / f"{task.name.split('-')[0]}-passages.npy", partial(encode, task.passages))
-    own = len(task.passages) - WIKI_ROWS  # the others are the same in both halves
+    own = sum(passage.id.startswith("amazon-") for passage in task.passages)  # the others are the same in both halves
     return np.concatenate(
         [
             encoded(work / f"{task.name}-own.npy", partial(encode, task.passages[:own])),
@@ -183,11 +182,17 @@ def fused(bench: Bench, how: Callable[[Ranked, Ranked], Ranked], depth: int) -> 
 def tune(given: argparse.Namespace) -> None:
     """Every way to fuse, on the two sets that may be looked at."""
     benches = [opened(name, given.data, given.work, given.codes) for name in TUNING]
+    lines: dict[str, Any] = {}
 
     def say(what: str, rankings: Sequence[Sequence[Ranked]]) -> None:
         values = [bench.judged(found) for bench, found in zip(benches, rankings, strict=True)]
         tops = [f"{100 * each[name].mean():6.2f}" for each in values for name in ("top 1", "top 20", "MRR@10")]
-        print(f"{what:44} {'  '.join(tops)}   {50 * sum(each['MRR@10'].mean() for each in values):6.2f}", flush=True)
+        mean = 50 * sum(float(each["MRR@10"].mean()) for each in values)
+        print(f"{what:44} {'  '.join(tops)}   {mean:6.2f}", flush=True)
+        sets = {
+            name: {k: 100 * float(v.mean()) for k, v in each.items()} for name, each in zip(TUNING, values, strict=True)
+        }
+        lines[what] = {**sets, "mean": mean}
 
     print(f"{'':44} {'   '.join(f'{name}: top 1, top 20, MRR@10' for name in TUNING)}   mean MRR@10")
     say("codes", [bench.codes for bench in benches])
@@ -211,6 +216,7 @@ def tune(given: argparse.Namespace) -> None:
             for weight in (0.3, 0.5, 0.7, 1.0):
                 other = partial(lambda scaled, w, x, y: summed([scaled(*x), scaled(*y)], [1, w]), scaled, weight)
                 say(f"{depth}: {name}, BM25 weighs {weight}", [fused(one, other, depth) for one in benches])
+    put("hybrid-tune", "python benchmarks/hybrid.py --data FOLDER tune", {"lines": lines})
 
 
 # ── What it brings ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -281,7 +287,7 @@ def measure(given: argparse.Namespace) -> None:
         if bench.floats is not None:
             results[name]["rounding"] = rounding(bench.floats, bench.asked, bench.codes)
             print("  ", results[name]["rounding"])
-    save("measure", results)
+    put("hybrid", "python benchmarks/hybrid.py --data FOLDER --codes CODES measure", {"sets": results})
 
 
 def rounding(floats: NDArray[np.float32], asked: NDArray[np.float32], found: Sequence[Ranked]) -> dict[str, float]:
@@ -367,15 +373,7 @@ def clock(given: argparse.Namespace) -> None:
         "MB that building took at its peak": grown,
     }
     print(json.dumps(result, indent=1))
-    save("time", result)
-
-
-def save(part: str, result: dict[str, Any]) -> None:
-    path = RESULTS / "hybrid.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
-    whole = {**before, "command": "python benchmarks/hybrid.py", "machine": machine(), part: result}
-    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"written: {path}")
+    put("hybrid-time", "python benchmarks/hybrid.py --data FOLDER time", result)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

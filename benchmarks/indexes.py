@@ -358,7 +358,17 @@ def run(given: argparse.Namespace) -> None:
     counts = {"judged": JUDGED, "judged_on_made": JUDGED_ON_MADE, "timed": TIMED, "rounds": given.rounds, "k": K}
     bars = figures(points, sizes)
     facts |= {"equal_recall": table, "curves": curves(points)}
-    write("indexes", none, bars, counts=counts, recalls=RECALLS, left_out=left_out, threads=ALL, **facts)
+    write(
+        "indexes",
+        none,
+        bars,
+        "python benchmarks/indexes.py CODES",
+        counts=counts,
+        recalls=RECALLS,
+        left_out=left_out,
+        threads=ALL,
+        **facts,
+    )
 
 
 def print_table(table: Sequence[dict[str, Any]], sizes: Sequence[Size]) -> None:

@@ -33,14 +33,12 @@ import psutil
 import uvloop
 
 import bpr
-from bpr import demo
-from common import RESULTS, Figure, put_between, write
+from bpr import bench, demo
+from common import RESULTS, Figure, stamp, write
 
 BITS, CLIENTS, CONNECTIONS, OVERLOAD, ROUNDS, IDLE = 768, 64, 512, 5, 20, 1000
 CORES = sorted(os.sched_getaffinity(0))  # before the load is bound to some of them
 PARTS = ("batching", "overload", "idle", "stop", "soak")
-PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
-BEGIN, END = "<!-- load.py writes from here -->", "<!-- load.py writes to here -->"
 
 
 # ── A client that costs little ───────────────────────────────────────────────────────────────────────────────────────
@@ -452,20 +450,11 @@ async def measure(
     for name in PARTS:
         if name in given.only:
             own, measured = await calls[name]()
-            more[name] = {"figures": [asdict(each) for each in own], **measured}
+            more[name] = {**stamp(), "figures": [asdict(each) for each in own], **measured}
         else:
             more[name] = before.get(name, {"figures": []})
         figures += [Figure(**each) for each in more[name]["figures"]]
     return figures, more
-
-
-def table(figures: list[Figure]) -> str:
-    """Of operations.md."""
-    rows = [["", "measured", "bar", ""], ["---"] * 4]
-    for each in figures:
-        bar = f"{'≤' if each.most else '≥'} {each.target:g}{each.unit}"
-        rows.append([each.name, f"{each.value:.3g}{each.unit}", bar, "holds" if each.holds else "**fails**"])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def main() -> None:
@@ -475,7 +464,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--soak", type=float, default=1200)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    given = parser.parse_args()
+    given, machine = parser.parse_args(), bench.machine()  # before the load is bound to a core
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "batching" in given.only and given.bundle is None:
@@ -486,8 +475,7 @@ def main() -> None:
         file = RESULTS / "load.json"
         before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         figures, more = asyncio.run(measure(given, folder, before))
-    write("load", [], figures, **more)
-    put_between(PAGE, BEGIN, END, table(figures))
+    write("load", [], figures, machine=machine, **more)
     sys.exit(not all(figure.holds for figure in figures))
 
 

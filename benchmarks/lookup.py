@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure as Drawing
 
 from bpr.bench import Timing
 from bpr.codes import Codes, pack
@@ -35,7 +32,6 @@ WANTED = (1, 10, 100, 1000)
 STRANGE = 0.2  # share of flipped bits that makes a copy a stranger
 CHANGED, REAL = "passages,", "real questions"
 RADII = (0, 2, 4, 8, 16)
-IMAGE = Path(__file__).parent.parent / "docs" / "images" / "lookup.svg"
 RANDOM = np.random.default_rng(20210604)
 
 
@@ -153,22 +149,13 @@ def near_duplicates(codes: Codes) -> list[dict[str, float]]:
     return found
 
 
-def draw(rows: list[Compared]) -> None:
-    """How many times as long the scan takes, by bits changed, for each size."""
-    figure = Drawing(figsize=(6.5, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for size in dict.fromkeys((row.rows, row.tables) for row in rows):
-        here = [r for r in rows if (r.rows, r.tables) == size and r.what.startswith(CHANGED)]
-        here = [row for row in here if (row.l, row.batch) == (1, 1)]
-        label = f"{size[0]:,} rows, {size[1]} table{'s' if size[1] > 1 else ''}"
-        axes.plot([row.noise or 0 for row in here], [row.times for row in here], "o-", label=label)
-    axes.axhline(1, color="grey", linestyle="--", linewidth=1)
-    axes.set(yscale="log", xlabel="bits of 384 in which the question differs from a passage", ylabel="scan / look-up")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    with rc_context({"svg.hashsalt": "bpr"}):
-        figure.savefig(IMAGE, metadata={"Date": None})
+def distances(codes: Codes, asked: Codes) -> dict[str, Any]:
+    """Bits between a question and its l-th nearest passage, and between a passage and its nearest neighbour: means."""
+    scan = ScanIndex(codes)
+    far = scan.candidates(asked, max(WANTED))[1]
+    near = scan.candidates(np.ascontiguousarray(codes[:: max(1, len(codes) // 1000)]), 2)[1][:, 1]
+    nearest = {str(l): float(far[:, l - 1].mean()) for l in WANTED}
+    return {"questions": len(asked), "nearest": nearest, "passage": float(near.mean())}
 
 
 def figures(rows: list[Compared], groups: list[dict[str, float]], smallest: int) -> list[Figure]:
@@ -212,11 +199,11 @@ def main() -> None:
         if size == MILLION:
             groups += near_duplicates(grown)
     rows += copies(codes, len(codes) if quick else MILLION, count)
-    if not quick:
-        draw(rows)
     kept = [asdict(row) | {"times": row.times} for row in rows]
     none: list[Timing] = []
-    save("lookup", none, figures(rows, groups, len(codes)), compared=kept, tables=built, duplicates=groups)
+    more = {"compared": kept, "tables": built, "duplicates": groups, "distances": distances(codes, asked)}
+    command = "python benchmarks/lookup.py CODES/signs.npy CODES/questions.npy"
+    save("lookup", none, figures(rows, groups, len(codes)), command=command, **more)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """What a model finds, on text like its training's and on text unlike it, with the product's own build and search.
 
 python benchmarks/quality.py MODEL --data FOLDER --set squad [--float] [--device cuda] [--against RUN.json]
+                                                              [--bundle NAME.bpr]
 
 FOLDER is laid out as docs/reproduction.md says. Writes benchmarks/results/quality-SET-MODEL.json with the rank of every
 question's gold passage, so that two runs can be compared question by question (--against prints the paired difference).
 --float ranks all passages by the inner product of float vectors: the start model, or the float twin, without bits.
-Encoding SQuAD's corpus takes about half an hour on 2 cores; it goes on where it was when it is run again.
+Encoding SQuAD's corpus takes about half an hour on 2 cores; it goes on where it was when it is run again, and --bundle
+names one that is there already.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bpr
-from bpr.bench import machine
 from bpr.encoder import Encoder, Encodes
 from bpr.evaluation import Values, answer_ranks, gold_ranks, interval, ndcg, paired, top_k
 from bpr.passages import read
@@ -30,7 +31,7 @@ from bpr.records import Passage
 from bpr.terminal import bars
 from bpr.training.data import collect
 from bpr.training.formats import beir, squad
-from common import RESULTS
+from common import put
 
 DEPTH = 100
 TOP = (1, 5, 20, 100)
@@ -65,9 +66,9 @@ def load(name: str, data: Path) -> Task:
     return Task(name, plain, read_questions(file, prefix="amazon-"))
 
 
-def ranked_by_codes(task: Task, encoder: Encodes, work: Path) -> Ranks:
+def ranked_by_codes(task: Task, encoder: Encodes, work: Path, bundle: Path | None) -> Ranks:
     """The rows that bpr finds, with the model's own defaults: int64[q, depth]."""
-    path = work / f"{task.name}-{encoder.model.name}-{encoder.model.fingerprint[:8]}.bpr"
+    path = bundle or work / f"{task.name}-{encoder.model.name}-{encoder.model.fingerprint[:8]}.bpr"
     if not path.exists():
         with bars(True) as progress:
             bpr.build(
@@ -77,6 +78,8 @@ def ranked_by_codes(task: Task, encoder: Encodes, work: Path) -> Ranks:
                 progress=progress,
             )
     with bpr.open(path, model=encoder) as retriever:
+        if [each.id for each in retriever.passages] != [each.id for each in task.passages]:
+            raise SystemExit(f"{path} does not hold the passages of {task.name} in their order")
         vectors = encoder.questions(task.texts)
         return np.concatenate([retriever.rank(vectors[i : i + 256], k=DEPTH).rows for i in range(0, len(vectors), 256)])
 
@@ -122,10 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--work", type=Path, default=Path("build/quality"))
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--bundle", type=Path, help="the set's passages, indexed with MODEL")
     given = parser.parse_args(arguments)
     given.work.mkdir(parents=True, exist_ok=True)
     task, encoder = load(given.set, given.data), opened(given.model, given.device)
-    found = (ranked_by_floats if given.float else ranked_by_codes)(task, encoder, given.work)
+    if given.float:
+        found = ranked_by_floats(task, encoder, given.work)
+    else:
+        found = ranked_by_codes(task, encoder, given.work, given.bundle)
     result: dict[str, Any] = {
         "model": encoder.model.name,
         "float": given.float,
@@ -134,9 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         **judged(task, found),
     }
     show(result, json.loads(given.against.read_text()) if given.against else None)
-    path = RESULTS / f"quality-{given.set}-{encoder.model.name}{'-float' if given.float else ''}.json"
-    path.write_text(json.dumps({**result, "machine": machine()}) + "\n")
-    print(f"written: {path}")
+    command = f"python benchmarks/quality.py MODEL --data FOLDER --set {given.set}{' --float' * given.float}"
+    put(f"quality-{given.set}-{encoder.model.name}{'-float' * given.float}", command, result, indent=None)
 
 
 def opened(model: str, device: str) -> Encodes:

@@ -6,17 +6,13 @@ cd WORK && python readers.py send READER                                        
 
 `train` takes as many epochs as the seconds hold, by the speed of a short run before. `read` saves what the reader makes
 of every question's retrieved passages and of its gold passage; `judge DATA TOKENIZER FILE …` prints EM and F1 of that.
-`gold READER SQUAD` reads each question's own paragraph with the reader as it is served; `sample SQUAD OUT`
-draws questions.
+The reader as it is served is measured by answers.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import lzma
 import os
-import random
 import shutil
 import time
 from collections.abc import Sequence
@@ -117,36 +113,6 @@ def chosen(found: Any, data: ReaderData, rows: NDArray[Any]) -> Any:
     return replace(found, **{name: getattr(found, name)[which, places] for name in names})
 
 
-def gold(given: argparse.Namespace) -> None:
-    """The reader as it is served, on each question's own paragraph."""
-    from bpr.evaluation import exact_match, f1, interval
-    from bpr.questions import read_questions
-    from bpr.reader import Reader
-    from bpr.training.data import collect
-    from bpr.training.formats import squad
-
-    passages = {passage.id: passage for passage in collect(squad(Path(given.squad)))[0]}
-    asked, reader = read_questions(given.squad), Reader.open(given.reader)
-    some = [asked[i] for i in sorted(np.random.default_rng(0).permutation(len(asked))[: given.limit])]
-    said = [reader.answer(each.text, [passages[id] for id in each.gold], least=0.0) for each in some]
-    texts = [answers[0].text if answers else "" for answers in said]
-    for name, measure in (("EM", exact_match), ("F1", f1)):
-        found = interval(np.array([float(measure(text, each.answers)) for text, each in zip(texts, some, strict=True)]))
-        print(f"{name} {found.mean:.2f} [{found.low:.2f}, {found.high:.2f}] of {len(some):,}", flush=True)
-
-
-def sample(given: argparse.Namespace) -> None:
-    """So many questions of a SQuAD file, always the same ones, with all its paragraphs in their places."""
-    file = Path(given.squad)
-    whole = json.loads(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
-    paragraphs = [paragraph for article in whole["data"] for paragraph in article["paragraphs"]]
-    ids = [question["id"] for paragraph in paragraphs for question in paragraph["qas"]]
-    kept = {*random.Random(0).sample(ids, given.limit)}
-    for paragraph in paragraphs:
-        paragraph["qas"] = [question for question in paragraph["qas"] if question["id"] in kept]
-    Path(given.output).write_text(json.dumps(whole))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True)
@@ -155,8 +121,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         read: "data reader file",
         send: "reader",
         judge: "data tokenizer",
-        gold: "reader squad",
-        sample: "squad output",
     }
     for function, names in arguments_of.items():
         verb = verbs.add_parser(function.__name__)
@@ -168,8 +132,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             verb.add_argument("--set", nargs="*", default=[])
         elif function is read:
             verb.add_argument("--depth", type=int, default=100)
-        elif function in (gold, sample):
-            verb.add_argument("--limit", type=int, default=2000)
         elif function is judge:
             verb.add_argument("files", nargs="+")
             verb.add_argument("-k", type=int, nargs="+", default=[1, 5, 10, 20, 50])

@@ -1,322 +1,210 @@
-"""Draws docs/benchmarks.md and its plots from benchmarks/results/*.json. Nothing is measured here.
+"""Writes every measured figure of README.md, docs/ and the model's card, and draws the plots, from results/*.json.
 
-python benchmarks/report.py
+python benchmarks/report.py [--check]
+
+Nothing is measured here. A page has blocks, between `<!-- figures: NAME -->` and `<!-- end of figures -->`; what stands
+in them is made by the modules *_blocks.py and, for the overview, here. drawings.py draws. --check writes nothing, and
+ends with 1 where a page is not what the results give.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import matplotlib
+import answer_blocks
+import quality_blocks
+import scale_blocks
+import speed_blocks
+from blocks import (
+    BLOCKS,
+    MARKED,
+    PAGES,
+    Results,
+    bar,
+    block,
+    difference,
+    filled,
+    machine,
+    signed,
+    slashed,
+    table,
+    value,
+    verdict,
+)
+from bpr.compare.rows import MAIN
+from bpr.evaluation import paired
+from common import HOME
 
-from common import RESULTS
+MODULES = (answer_blocks, quality_blocks, scale_blocks, speed_blocks)  # imported for the blocks they have
+UNNOTED = "before commits were noted"
+COMMANDS = {"quality": "python benchmarks/quality.py", "compare": "bpr compare", "noted": "by hand"}
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
-DOCS = Path(__file__).parent.parent / "docs"
-COLORS = {
-    "bpr": "#4c6ef5",
-    "faiss": "#e8590c",
-    "usearch exact": "#2b8a3e",
-    "read once": "#868e96",
-    "authors' path": "#ae3ec9",
+# ── One line for each promise ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Line(NamedTuple):
+    """A promise, what was measured, the bar, whether it holds, where more stands, and the results file."""
+
+    promise: str
+    measured: str
+    bar: str
+    holds: str
+    link: str
+    file: str
+
+
+TABLES = "[the paper's tables](reproduction.md#the-papers-tables)"
+SHIPPED = "[the model that ships](reproduction.md#the-model-that-ships)"
+SCAN, CELLS, MEMORY = "[below](#the-scan-and-the-rerank)", "[below](#indexes-that-leave-codes-out)", "[below](#memory)"
+HASH = "[hash look-up](reproduction.md#hash-lookup-where-it-wins-where-it-cannot)"
+RIVALS = {  # by their rows in the paper's table: what BPR is promised to find, in points against them
+    "DPR": ("96 bytes a passage, against floats of 16 times the bytes", [-each for each in quality_blocks.BITS_COST]),
+    "DPR + PQ": ("96 bytes a passage, against product quantisation of as many", [0.0] * 3),
+    "DPR, RaBitQ 1 bit": ("96 bytes a passage, against RaBitQ, 1 bit", [0.0] * 3),
+    "DPR, RaBitQ 2 bits": ("96 bytes a passage, against RaBitQ, 2 bits", [0.0] * 3),
 }
-Rows = list[dict[str, Any]]
+BARS = (  # file, promise, where more stands, and what the figures' names have in them, where it is not about all
+    ("scan", "the scan", SCAN, "as fast as Faiss"),
+    ("scan", "the limit of memory", SCAN, "bandwidth"),
+    ("scan", "scan and rerank", SCAN, "authors"),
+    ("scan", "rerank", SCAN, "rerank"),
+    ("indexes", "cells, speed", CELLS, "as fast as"),
+    ("indexes", "cells, bytes", CELLS, "bytes of cells"),
+    ("lookup", "hash look-up and duplicates", HASH, ""),
+    ("memory", "memory and opening", MEMORY, ""),
+    ("filters", "filters", "[filters](filters.md#what-it-costs)", ""),
+    ("live", "changes", "[bundles that change](live.md#what-it-costs)", ""),
+    ("load", "the service under load", "[under load](operations.md#under-load)", ""),
+    ("cluster", "a cluster", "[from one machine to many](operations.md#from-one-machine-to-many)", ""),
+    ("encode", "the encoder", "[the encoder](architecture.md#models-and-the-encoder)", ""),
+    ("reader", "the reader", "[the reader](reproduction.md#the-reader)", ""),
+)
 
 
-def best_of_variants(timings: Rows) -> Rows:
-    """Faiss at its better of heap and counting, likewise the authors' path on top of it."""
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for timing in timings:
-        system = "faiss" if timing["system"].startswith("faiss") else timing["system"]
-        system = "authors' path" if system.startswith("authors") else system
-        key = (timing["what"], system, timing["rows"], timing["bits"], timing["questions"], timing["threads"])
-        if key not in best or timing["best"] < best[key]["best"]:
-            best[key] = {**timing, "system": system}
-    return list(best.values())
+def margin(figure: Mapping[str, Any]) -> float:
+    """How many times as good as its bar a figure is; what cannot be better than it is not near it."""
+    good, bad = (figure["target"], figure["value"]) if figure["most"] else (figure["value"], figure["target"])
+    return float(good / bad) if bad > 0 and good != bad else float("inf")
 
 
-def table(head: list[str], lines: Iterable[list[str]]) -> str:
-    """A Markdown table."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def held(results: Results, file: str, promise: str, link: str, part: str) -> Line:
+    """Of a file's figures that have this part in their names the one that is nearest to its bar, or furthest below."""
+    some = [figure for figure in results(file)["figures"] if part in figure["name"]]
+    worst = min(some, key=lambda figure: (figure["holds"], margin(figure)))
+    holding = sum(figure["holds"] for figure in some)
+    many = f", {holding} of {len(some)}" if len(some) > 1 else ""
+    shown = f"{promise}: {worst['name']}"
+    return Line(shown, value(worst), bar(worst), f"{verdict(holding == len(some))}{many}", link, file)
 
 
-def grid_table(timings: Rows, what: str, rows: int) -> str:
-    """Milliseconds a question by number of questions, and how many times as long as bpr."""
-    here = [t for t in timings if t["what"] == what and t["rows"] == rows and t["bits"] == 768]
-    settings = sorted({(t["threads"], t["questions"]) for t in here})
-    lines = []
-    for system in dict.fromkeys(t["system"] for t in here):
-        cells = [system]
-        for threads, questions in settings:
-            found = {t["system"]: t["best"] for t in here if (t["threads"], t["questions"]) == (threads, questions)}
-            own = found["bpr"]
-            cells.append(f"{found[system]:.3g} ({found[system] / own:.2g}×)" if system in found else "")
-        lines.append(cells)
-    return table(["ms a question (× bpr)", *[f"{q} q, {t} thr" for t, q in settings]], lines)
+def decided(by: Sequence[Mapping[str, float]], least: Sequence[float]) -> str:
+    """Whether differences are as large as they shall be, as far as their intervals can tell."""
+    pairs = list(zip(by, least, strict=True))
+    if all(each["mean"] >= limit for each, limit in pairs):
+        return verdict(True)
+    return verdict(False) if any(each["high"] < limit for each, limit in pairs) else "not decided"
 
 
-def plot_scaling(timings: Rows, sizes: list[int]) -> None:
-    """Time against rows, for one question and for 64."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharex=True)
-    threads = max(t["threads"] for t in timings)
-    for axis, questions in zip(axes, (1, 64), strict=True):
-        for system in ("bpr", "faiss", "read once"):
-            points = {
-                t["rows"]: t["best"]
-                for t in timings
-                if (t["what"], t["system"], t["questions"], t["threads"], t["bits"])
-                == ("candidates", system, questions, threads, 768)
-            }
-            shown = [rows for rows in sizes if rows in points]
-            axis.loglog(shown, [points[rows] for rows in shown], "o-", color=COLORS[system], label=system)
-        axis.set(
-            title=f"{questions} question{'s' if questions > 1 else ''}",
-            xlabel="rows (768 bits)",
-            ylabel="ms a question",
-        )
-        axis.grid(alpha=0.3)
-        axis.legend()
-    _save(figure, "scaling")
+def beside(results: Results) -> Iterator[Line]:
+    """BPR against rows of the paper's table, in points at every depth; rows that the file lacks are left out."""
+    found = results("compare-squad")
+    depths = f"points at top {slashed(found['top'], '{:g}'.format)}"
+    for row in found["rows"]:
+        if row["name"] in RIVALS and row["table"] == MAIN and "problem" not in row:
+            promise, least = RIVALS[row["name"]]
+            by = [row["bpr_is_better_by"][str(k)] for k in found["top"]]
+            values = slashed((each["mean"] for each in by), signed)
+            bound = f"≥ {slashed(least, signed)}"
+            yield Line(f"{promise}: {depths}", values, bound, decided(by, least), TABLES, "compare-squad")
 
 
-def plot_batches(timings: Rows, rows: int) -> None:
-    """Time a question against the size of the batch."""
-    figure, axis = plt.subplots(figsize=(6.5, 4))
-    threads = max(t["threads"] for t in timings)
-    for system in ("bpr", "faiss", "usearch exact"):
-        here = [
-            t
-            for t in timings
-            if (t["what"], t["system"], t["rows"], t["bits"], t["threads"])
-            == ("candidates", system, rows, 768, threads)
-        ]
-        here.sort(key=lambda t: t["questions"])
-        axis.loglog([t["questions"] for t in here], [t["best"] for t in here], "o-", color=COLORS[system], label=system)
-    axis.set(
-        xlabel="questions in a batch",
-        ylabel="ms a question",
-        title=f"{rows:,} rows, 768 bits, l = 1000, {threads} threads",
-    )
-    axis.grid(alpha=0.3)
-    axis.legend()
-    _save(figure, "batches")
+def shipped(results: Results) -> Iterator[Line]:
+    """What the shipped model finds."""
+    start = results("noted")["start model"]["amazon-test"]
+    sets = {
+        "quality-squad-mini": ("SQuAD dev among 220,963 passages", quality_blocks.WANTED),
+        "quality-amazon-test-mini": ("Amazon reviews, beside the float start model", start),
+    }
+    for file, (what, wanted) in sets.items():
+        own = quality_blocks.means(results(file))
+        enough = verdict(all(mine >= other for mine, other in zip(own, wanted, strict=True)))
+        yield Line(f"{what}: %, top 1 / 20 / 100", slashed(own), f"≥ {slashed(wanted)}", enough, SHIPPED, file)
+    less, most = paired(*quality_blocks.cranfield(results)).to_dict(), quality_blocks.CRANFIELD_COST
+    what, fall = "Cranfield, nDCG@10 against the float start model", difference(less)
+    yield Line(what, fall, f"≥ {signed(-most)}", decided([less], [-most]), SHIPPED, "quality-cranfield-mini")
 
 
-# ── Indexes that leave codes out ─────────────────────────────────────────────────────────────────────────────────────
-
-NEAT: dict[str, Any] = {"layout": "constrained"}
-PART = 2  # of the scan's time: what an index may take in the plot of bytes
-
-
-def plot_index_times(result: dict[str, Any]) -> None:
-    """Recall against time, a panel for each number of rows: only settings that no other setting beats in both."""
-    figure, axes = plt.subplots(1, len(result["sizes"]), figsize=(4.5 * len(result["sizes"]), 4.6), sharex=True, **NEAT)
-    systems = index_colors(result)
-    for axis, size in zip(axes, result["sizes"], strict=True):
-        for line in result["curves"]:
-            if line["rows"] != size["rows"] or line["threads"] not in (1, result["threads"]):
-                continue
-            alone = line["threads"] == 1 and line["system"].startswith("bpr")
-            label = f"{line['system']}{', 1 thread' if alone else ''}"
-            recalls, times = zip(*line["curve"], strict=True)
-            axis.plot(recalls, times, ".:" if alone else "o-", ms=4, color=systems[line["system"]], label=label)
-        axis.set(yscale="log", xlim=(0.9, 1.003), title=f"{size['rows']:,} rows", xlabel="share of the scan's answers")
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.grid(alpha=0.3)
-    axes[0].set(ylabel="ms, one question, with rerank")
-    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize="small")
-    _save(figure, "indexes-time")
+def lines(results: Results) -> list[Line]:
+    """Every promise."""
+    return [*beside(results), *shipped(results), *(held(results, *each) for each in BARS)]
 
 
-def plot_index_bytes(result: dict[str, Any]) -> None:
-    """Recall against bytes, for as much time as half a scan takes."""
-    figure, axes = plt.subplots(1, len(result["sizes"]), figsize=(4.5 * len(result["sizes"]), 4.4), sharey=True, **NEAT)
-    systems = index_colors(result)
-    for axis, size in zip(axes, result["sizes"], strict=True):
-        here = [line for line in result["curves"] if line["rows"] == size["rows"]]
-        most = {line["system"]: line["curve"] for line in here if line["threads"] in (1, result["threads"])}
-        budget = most["bpr scan"][-1][1] / PART
-        for system, curve in most.items():
-            reached = max((recall for recall, ms in curve if ms <= budget), default=None)
-            if reached is not None:
-                weight = (size["nbytes"][system] + size["plane"]) / size["rows"]
-                axis.plot([weight], [reached], "o", color=systems[system], label=system)
-        flat = (size["nbytes"]["bpr scan"] + size["plane"]) / size["rows"]
-        axis.axvline(flat, color="grey", linestyle="--", linewidth=1, label="the codes alone")
-        axis.set(
-            title=f"{size['rows']:,} rows, {budget:.2g} ms", xlabel="bytes a row", xlim=(0, 400), ylim=(0.85, 1.005)
-        )
-        axis.grid(alpha=0.3)
-    axes[0].set(ylabel="share of the scan's answers")
-    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize="small")
-    _save(figure, "indexes-bytes")
+@block("overview")
+def overview(results: Results) -> str:
+    rows = [[*each[:5], f"`{command(each.file, results(each.file))}`"] for each in lines(results)]
+    return table(["promise", "measured", "bar", "holds", "more", "measured by"], rows)
 
 
-def index_colors(result: dict[str, Any]) -> dict[str, str]:
-    """A colour for each system, the same in every plot."""
-    return {system: f"C{i}" for i, system in enumerate(dict.fromkeys(line["system"] for line in result["curves"]))}
+@block("missed")
+def missed(results: Results) -> str:
+    """Every bar that does not hold, of every file, and every promise that is no figure of a file."""
+    some = [[each.promise, each.measured, each.bar, each.holds] for each in [*beside(results), *shipped(results)]]
+    figures = [figure for name in results.names() for figure in results(name).get("figures", ())]
+    some += [[each["name"], value(each), bar(each), verdict(each["holds"])] for each in figures]
+    return table(["figure", "measured", "bar", "holds"], [each for each in some if each[-1] != verdict(True)])
 
 
-def equal_recall_table(result: dict[str, Any], size: dict[str, Any], measure: str) -> str:
-    """Milliseconds at the wanted recalls, best (middle), the bytes, and what it took to build."""
-    here = [e for e in result["equal_recall"] if (e["rows"], e["measure"]) == (size["rows"], measure)]
-    flat, lines = size["nbytes"]["bpr scan"] + size["plane"], []
-    for system, threads in dict.fromkeys((each["system"], each["threads"]) for each in here):
-        own = [each for each in here if (each["system"], each["threads"]) == (system, threads)]
-        times = [f"{e['best']:.3g} ({e['middle']:.3g})" if e["best"] and e["middle"] else "never" for e in own]
-        weight, seconds = size["nbytes"][system] + size["plane"], size["seconds"][system]
-        ratio = f"{weight / size['rows']:.1f} ({weight / flat:.2f}×)"
-        lines.append([system, str(threads), *times, ratio, f"{seconds:.0f} s" if seconds else ""])
-    heads = [f"{recall:.1%}" for recall in result["recalls"]]
-    return table(["ms, best (median), at", "threads", *heads, "bytes a row (× codes)", "to build"], lines)
+# ── Where each figure comes from ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def index_section(result: dict[str, Any]) -> str:
-    """The indexes that leave codes out, beside their peers."""
-    counts, sizes, parts = result["counts"], result["sizes"], []
-    for size in sizes:
-        parts.append(f"### {size['rows']:,} rows\n\nAt equal shares of the scan's answers:\n")
-        parts.append(equal_recall_table(result, size, "answers") + "\n\nAt equal shares of the scan's top 20:\n")
-        parts.append(equal_recall_table(result, size, "overlap") + "\n")
-    slower = ", ".join(f"{name} {times:.2f}" for name, times in sizes[-2]["threads"].items())
-    absent = "".join(f"Not built: {what}, for the time it takes (--graphs). " for what in result["left_out"])
-    built = ", ".join(f"{name} {took:.0f} s" for name, took in sizes[-2]["seconds"].items() if "HNSW" in name)
-    tables_ms = "\n".join(parts)
-    return f"""## Indexes that leave codes out
-
-`{result["command"]} CODES` — cells, hash tables and the scan beside Faiss's BinaryFlat, BinaryIVF, BinaryHash and
-BinaryHNSW and usearch's HNSW on the same 384 sign bits. The first size is real: the codes of the shipped model and
-{counts["judged"]:,} real questions on which nothing was tuned. The larger ones are noisy copies of these codes
-(`benchmarks/madecodes.py`), judged with {counts["judged_on_made"]:,} of the questions. Answers: questions whose passage
-is in the top {counts["k"]}, as a share of those of the full scan with l = 2000; the second table of each size has the
-share of the scan's top {counts["k"]} that was found. Whoever finds the candidates, our second stage ranks them, and
-the times include it.
-
-One question at a time: {counts["timed"]} questions, {counts["rounds"]} rounds in which all settings take turns; the
-mean over questions of each one's best round, and in brackets the median round. Every number of candidates (100 to
-2000) is tried with every setting of an index's own knob, and the quickest counts, interpolated between neighbours.
-"Never": no setting of this sweep reaches it; the sweep ends at a third of the cells or lists, at efSearch 2000, and
-where a question takes four times as long as a scan. More would be found beyond. Only search knobs are swept: Faiss's
-lists are as many as our cells and trained on 39 codes each, while our cells see all codes, and graphs are built with
-their libraries' efConstruction. Other builds of the peers may do better.
-
-Peers are timed with one thread. Allowed {result["threads"]}, one question took them this many times as long at
-{sizes[-2]["rows"]:,} rows: {slower}. So the fair comparison of
-the work itself is with the lines of one thread.
-
-Bytes: what an index occupies, as it is written to disk, with the signs; the magnitudes, which the second stage needs,
-are counted for all alike. What Faiss's lists and the graphs would need to find a row's signs again for the second stage
-is not counted against them. To build: seconds of one processor. {absent}At {sizes[-2]["rows"]:,} rows
-graphs took: {built}.
-
-The bars, at 99 % of the scan's answers, cells with {result["threads"]} threads:
-
-{figures_table(result)}
-
-![Recall against time](images/indexes-time.svg)
-
-What is found in half of the scan's time (which is given above each panel), against bytes:
-
-![Recall against bytes](images/indexes-bytes.svg)
-
-{tables_ms}"""
+def command(name: str, result: Mapping[str, Any]) -> str:
+    return str(result.get("command") or COMMANDS[name.partition("-")[0]])
 
 
-def _save(figure: Any, name: str) -> None:
-    if figure.get_layout_engine() is None:
-        figure.tight_layout()
-    figure.savefig(DOCS / "images" / f"{name}.svg", metadata={"Date": None})
-    figure.savefig(DOCS / "images" / f"{name}.png", dpi=120)
-    plt.close(figure)
+@block("files")
+def files(results: Results) -> str:
+    """Every results file: its command, commit, date and machine."""
+    rows = []
+    for name in results.names():
+        own = results(name)
+        when = own.get("date") or own.get("measured") or ("its entries say when" if name == "noted" else "")
+        rows.append([f"{name}.json", f"`{command(name, own)}`", own.get("commit") or UNNOTED, when, machine(own)])
+    return table(["file", "command", "commit", "date", "machine"], rows)
 
 
-def figures_table(result: dict[str, Any]) -> str:
-    """Every figure with its bar and the command that prints it."""
-    lines = []
-    for figure in result["figures"]:
-        bar = f"{'≤' if figure['most'] else '≥'} {figure['target']:.4g}{figure['unit']}"
-        mark = "yes" if figure["holds"] else "**no**"
-        lines.append([figure["name"], f"{figure['value']:.3g}{figure['unit']}", bar, mark])
-    return table(["figure", "measured", "bar", "holds"], lines)
+# ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def page(scan: dict[str, Any], memory: dict[str, Any], indexes: dict[str, Any]) -> str:
-    """The whole of docs/benchmarks.md."""
-    timings, rows = best_of_variants(scan["timings"]), scan["scaling_rows"][2]
-    machine = ", ".join(f"{key} {value}" for key, value in scan["machine"].items())
-    plane = table(
-        ["second plane", "ms a question"], [[name, f"{took:.3g}"] for name, took in memory["second_plane"].items()]
-    )
-    return f"""# Benchmarks
-
-Made by `make bench` (`benchmarks/scan.py` and `memory.py`, drawn by `report.py`) and `benchmarks/indexes.py`; do not
-edit by hand.
-Systems that are compared take turns in one run, and the best run of each counts: the machine is shared and
-noisy, so ratios say more than milliseconds. Faiss is taken at its better of heap and counting. "Read once" reads
-the same codes with the same threads and does nothing else: the physical limit for one question (for a batch it is
-divided by the number of questions).
-
-Machine: {machine}.
-
-## The bars
-
-`{scan["command"]}`
-
-{figures_table(scan)}
-
-`{memory["command"]}`
-
-{figures_table(memory)}
-
-## First stage: l = 1000 candidates, {rows:,} rows of 768 bits
-
-{grid_table(timings, "candidates", rows)}
-
-![Time a question against the size of the batch](images/batches.svg)
-
-## Both stages: l = 1000, k = 100, {rows:,} rows of 768 bits
-
-The authors' path is Faiss's binary index, then the candidates' bits unpacked to floats and multiplied in numpy.
-
-{grid_table(timings, "two stages", rows)}
-
-## From 0.1 to 20 million rows
-
-![Time against rows](images/scaling.svg)
-
-## A second plane on disk
-
-Rerank of 1,000 scattered candidates of {2 * memory["rows"]:,} rows of 384 bits in two planes. Cold: the second plane
-was dropped from the page cache before. Warm: it was not, but it is newly mapped, so its pages are still mapped one by
-one. Page by page is what a plain memory map does; bpr sees after a few candidates that they come from disk and
-asks for the rest at once.
-
-{plane}
-
-{index_section(indexes)}"""
+def written(results: Results) -> dict[Path, str]:
+    """Every page that has blocks, as it should be. A block that no page has is an error."""
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    used = [name for text in texts.values() for name, _ in MARKED.findall(text)]
+    if {*used} != {*BLOCKS} or len(used) != len({*used}):
+        odd = sorted({*used} ^ {*BLOCKS}) or sorted(name for name in {*used} if used.count(name) > 1)
+        raise SystemExit(f"each block must stand in one page, and be known: {', '.join(odd)}")
+    return {page: filled(text, results) for page, text in texts.items() if MARKED.search(text)}
 
 
-def main() -> None:
-    """Read the results, draw, write."""
-    matplotlib.rcParams["svg.hashsalt"] = "bpr"  # the same drawing has the same bytes
-    scan, memory, indexes = (
-        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("scan", "memory", "indexes")
-    )
-    timings = best_of_variants(scan["timings"])
-    plot_scaling(timings, scan["scaling_rows"])
-    plot_batches(timings, scan["scaling_rows"][2])
-    plot_index_times(indexes)
-    plot_index_bytes(indexes)
-    (DOCS / "benchmarks.md").write_text(page(scan, memory, indexes), encoding="utf-8")
-    print(f"wrote {DOCS / 'benchmarks.md'}")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 where a page is not what it should be")
+    check, results = parser.parse_args(arguments).check, Results()
+    made = written(results)
+    stale = [page for page, text in made.items() if text != page.read_text(encoding="utf-8")]
+    for page in stale:
+        print(f"{'not what the results give' if check else 'written'}: {page.relative_to(HOME)}")
+        if not check:
+            page.write_text(made[page], encoding="utf-8")
+    if check:
+        sys.exit(bool(stale))
+    from drawings import draw_all  # matplotlib
+
+    draw_all(results)
 
 
 if __name__ == "__main__":

@@ -43,14 +43,3 @@ def test_links_between_the_documents_lead_somewhere():
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page}: {target}"
-
-
-def test_the_figures_of_the_benchmark_page_are_those_of_the_results():
-    import json
-
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    for name in ("scan", "memory"):
-        result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-        assert result["figures"]
-        for figure in result["figures"]:
-            assert f"| {figure['name']} | {figure['value']:.3g}{figure['unit']} |" in page
