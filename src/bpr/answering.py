@@ -17,7 +17,7 @@ from .errors import InvalidInput
 from .evaluation import Values, exact_match, f1
 from .questions import Question
 from .reader import Found, Reader
-from .records import Hit, Passage, Progress
+from .records import Hit, Passage, Progress, passages_of
 from .retriever import Retriever
 from .spans import Calibration, Doubles, Flags, auroc, calibration_error, coverage, features, fitted, sigmoid
 
@@ -52,11 +52,6 @@ class Answered:
         exact, overlap = (np.array(each, np.float64).reshape(-1, len(self.ks)) for each in (self._exact, self._f1))
         columns = [(f"EM, {k} read", exact[:, i]) for i, k in enumerate(self.ks)]
         return dict(columns + [(f"F1, {k} read", overlap[:, i]) for i, k in enumerate(self.ks)])
-
-
-def passages_of(hits: Sequence[Hit]) -> list[Passage]:
-    """Hits as what a reader reads."""
-    return [Passage(hit.id, hit.title, hit.text, hit.meta) for hit in hits]
 
 
 def best_text(reader: Reader, found: Sequence[Found], passages: Sequence[Passage], k: int) -> str:

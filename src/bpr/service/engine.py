@@ -18,7 +18,7 @@ from .. import __version__
 from ..bundlemodel import WARM_UP, warm_up_code
 from ..errors import BprError, CorruptBundle, InvalidInput
 from ..kernels import Cancel
-from ..records import Answer, Hit, Passage
+from ..records import Answer, Hit, Passage, passages_of
 from ..retriever import Retriever
 from . import settings as limits
 from .batching import Batcher, Done
@@ -124,8 +124,7 @@ class Engine:
         limited: dict[str, Any] = {"deadline": deadline, "cancel": cancel, "threads": self.settings.threads}
         given = []
         for question, hits in items:
-            passages = [Passage(hit.id, hit.title, hit.text, hit.meta) for hit in hits]
-            given.append(self.retriever.reader.answer(question, passages, n, least=least, **limited))
+            given.append(self.retriever.reader.answer(question, passages_of(hits), n, least=least, **limited))
         self.metrics.stage_times({"read": 1000 * (time.monotonic() - started)})
         return given, None
 
