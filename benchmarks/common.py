@@ -1,4 +1,7 @@
-"""What the benchmarks share: figures with their targets, and where results go."""
+"""What the benchmarks share: figures with their targets, and where results go.
+
+The scripts beside it import it; it knows no benchmark, and of bpr only what names the machine.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Draws docs/benchmarks.md and its plots from benchmarks/results/*.json. Nothing is measured here.
 
+`make bench` ends with it. It knows what the other scripts write, and must not know how they came by it.
+
 python benchmarks/report.py
 """
 

@@ -58,7 +58,7 @@ def code_of(thing: Any) -> list[CodeType]:
 
 
 class Watch:
-    """When the functions of bpr were first called, and when they first gave something, in this thread and later ones."""
+    """When each function of bpr was first called, and when it first gave something, in this thread and later ones."""
 
     def __init__(self) -> None:
         self.calls: dict[CodeType, int] = {}

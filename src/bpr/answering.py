@@ -87,9 +87,9 @@ class Sure:
         some = self.answerable if which is None else which & self.answerable
         return fitted(self.known[some], self.right[some])
 
-    def crossed(self, seed: int = 0) -> Doubles:
+    def crossed(self) -> Doubles:
         """float[q]: each question's confidence, by a calibration that was fitted to the other folds."""
-        fold = np.random.default_rng(seed).permutation(len(self.right)) % FOLDS
+        fold = np.random.default_rng(0).permutation(len(self.right)) % FOLDS
         confidence = np.empty(len(self.right))
         for each in range(FOLDS):
             confidence[fold == each] = self.confidence(self.fit(fold != each))[fold == each]

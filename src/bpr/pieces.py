@@ -1,7 +1,7 @@
 """Text to tokens, and where each token stands in its text. The only importer of tokenizers beside training.
 
 The encoder opens its tokenizers here; the reader and its training cut questions and passages with `Cutter`, so that a
-span of tokens is a span of characters.
+span of tokens is a span of characters. It knows texts and one file, tokenizer.json; nothing of models.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What flows between the rooms: small frozen values, printable and JSON-able, that know of no room."""
+"""What flows between the rooms: small frozen values, printable and JSON-able, that know of no room.
+
+Everyone makes and takes them, users too: a field that is added or renamed here is a change of bpr's surface.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Which index a bundle should have for a wanted recall: measured on its own passages, on this machine, and stored.
 
 The edges (bpr.tune, `bpr tune`) call it. Recall is the share of the k best passages, had every passage been scored,
-that a search finds. Half of what may be missed is left to the number of candidates, the other half to the cells.
+that a search finds. Half of what may be missed is left to the number of candidates, the other half to the cells. It
+asks as any user could, and writes through `live` alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a request becomes, without any HTTP: searches in batches, answers, passages, facts, reload. The routes call it.
+"""What a request becomes, without any HTTP: searches in batches, answers, passages, facts, reload.
 
-Two worker threads: one searches, one reads, so that a search does not wait behind answers. Both use all cores.
+The routes call it. It knows a retriever, and nothing of HTTP. Two worker threads: one searches, one reads, so that a
+search does not wait behind answers. Both use all cores.
 """
 
 from __future__ import annotations
