@@ -37,6 +37,7 @@ test: check      ## all checks and tests, with branch coverage (at least 95 %)
 docs: install    ## the site → build/site, after the pages that the program writes itself
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/licences.py
+	$(BIN)/python tools/anatomy.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 reliability: install    ## the whole campaigns: property tests, mutations, kills, power cuts (make test runs a slice)

@@ -1,4 +1,7 @@
-"""What the benchmarks share: figures with their bars, where results go, and on which commit they were measured."""
+"""What the benchmarks share: figures with their bars, where results go, and on which commit they were measured.
+
+The scripts beside it import it; it knows no benchmark, and of bpr only what names the machine.
+"""
 
 from __future__ import annotations
 

@@ -23,10 +23,11 @@ import numpy as np
 import torch
 
 from bpr.encoder import Tokenized
+from bpr.training.arrays import Ragged
 from bpr.training.batches import Diet
 from bpr.training.biencoder import Objective
 from bpr.training.encode import TorchEncoder
-from bpr.training.prepared import Prepared, Ragged
+from bpr.training.prepared import Prepared
 from bpr.training.recipe import Recipe
 from bpr.training.run import train
 from common import RESULTS, put

@@ -1,6 +1,7 @@
 """Many codes out of few: noisy copies of real ones, so that speed can be measured on more rows than there are passages.
 
 Random codes will not do for an index that leaves most of them out: they have no neighbours. Copies of real ones have.
+indexes.py calls it. Knows arrays only.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 python benchmarks/report.py [--check]
 
-Nothing is measured here. A page has blocks, between `<!-- figures: NAME -->` and `<!-- end of figures -->`; what stands
-in them is made by the modules *_blocks.py and, for the overview, here. drawings.py draws. --check writes nothing, and
-ends with 1 where a page is not what the results give.
+Nothing is measured here: it knows what the other scripts write, and not how they came by it. A page has blocks, between
+`<!-- figures: NAME -->` and `<!-- end of figures -->`; what stands in them is made by the modules *_blocks.py and, for
+the overview, here. drawings.py draws. --check writes nothing, and ends with 1 where a page is not what the results
+give.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpr import model as models
-from bpr.training.prepared import Prepared, Ragged
+from bpr.pieces import Cutter
+from bpr.training.arrays import Ragged
+from bpr.training.prepared import Prepared
 
 BEGUN = time.time()
 CORPUS = "corpus.json"
@@ -54,7 +56,7 @@ PART = 15_000_000  # bytes of a file that is sent
 def prepare(given: argparse.Namespace) -> None:
     """Token arrays of everything a round looks at. The corpus is what `--data`'s SQuAD and Wikipedia hold."""
     from bpr.training import data
-    from bpr.training.prepared import _cutter, _tokens  # the same cut, for texts that are no training data
+    from bpr.training.prepared import LONGEST
     from bpr.training.prepared import prepare as prepared
     from quality import load
 
@@ -63,10 +65,14 @@ def prepare(given: argparse.Namespace) -> None:
     examples, dev = list(data.read_examples(given.examples)), list(data.read_examples(given.dev))
     train = prepared(given.passages, examples, given.tokenizer, reserved=dev, held_share=0.03)
     train.save(out / "train")
-    cut = _cutter(given.tokenizer)
+    cutter = Cutter(Path(given.tokenizer))
+
+    def tokens(texts: list[str]) -> Ragged:  # the same cut, for texts that are no training data
+        return Ragged.of(cutter.ids(texts, LONGEST), np.uint16)
+
     kept, held = data.hold_out(examples, 0.03)
     answers = [example.answers[0] for example in [*kept, *held]]
-    Ragged.of(_tokens(cut, answers), np.uint16).save(out, "answers")
+    tokens(answers).save(out, "answers")
     tasks = {name: load("squad" if name == "dev" else name, given.data) for name in SETS}
     place = {passage.id: row for row, passage in enumerate(tasks["dev"].passages)}
     for name, task in tasks.items():
@@ -75,9 +81,9 @@ def prepare(given: argparse.Namespace) -> None:
         ids = {id: i for i, id in enumerate([*(p.id for p in own), *(tasks["dev"].passages[row].id for row in shared)])}
         home = out / name
         home.mkdir()
-        Ragged.of(_tokens(cut, task.texts), np.uint16).save(home, "questions")
-        Ragged.of(_tokens(cut, [p.title for p in own]), np.uint16).save(home, "titles")
-        Ragged.of(_tokens(cut, [p.text for p in own]), np.uint16).save(home, "texts")
+        tokens(task.texts).save(home, "questions")
+        tokens([p.title for p in own]).save(home, "titles")
+        tokens([p.text for p in own]).save(home, "texts")
         Ragged.of([[ids[id] for id in q.gold if id in ids] for q in task.questions], np.int32).save(home, "gold")
         np.save(home / "rows.npy", np.array(shared, np.int32))
     (out / CORPUS).write_text(json.dumps({"passages": len(place)}))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 
 from bpr import kernels
-from bpr.baselines import FaissFlat
 from bpr.bench import (
     CANDIDATES,
     RERANK_ALONE,
@@ -22,6 +21,7 @@ from bpr.bench import (
 )
 from bpr.codes import Questions
 from bpr.kernels import Limits
+from bpr.peers import FaissFlat
 from common import Figure, count, save, say
 
 ALL = Limits().thread_count()

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from usearch.index import Index, MetricKind, ScalarKind
 
-from bpr import baselines
+from bpr import peers
 from bpr.codes import LEVELS, Codes, Questions
 from bpr.index import CellIndex, HashIndex, Planes, ScanIndex, Tables
 from bpr.index.cells import default_cells, lay_out, train
 from bpr.kernels import Limits
 
-faiss: Any = baselines.faiss()
+faiss: Any = peers.faiss()
 ALL = Limits().thread_count()
 LISTS = (100, 200, 500, 2000)  # candidates
 PROBES = (0.005, 0.01, 0.02, 0.04, 0.05, 0.06, 0.08, 0.16, 0.32)  # of our cells, and of Faiss's lists

@@ -1,3 +1,5 @@
+// The network: what is checked and laid out anew when weights come in, and the order in which a text passes the layers. The loops
+// themselves are a level's (bert_impl.h); what a text is, and which file weights come from, is not known here.
 #include "bert.h"
 
 #include "pool.h"

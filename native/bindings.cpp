@@ -155,19 +155,6 @@ auto scan(const CodesArray& codes, const CodesArray& questions, std::size_t l, u
     return nb::make_tuple(rows.array(), distances.array());
 }
 
-auto distances(const CodesArray& codes, const CodesArray& questions, const RowsArray& rows, unsigned threads, double seconds,
-               std::optional<Flag> cancel) {
-    const bpr::Codes all = view(codes), asked = view(questions);
-    require(asked.bytes == all.bytes, "questions and codes differ in width");
-    require(rows.shape(0) == asked.rows, "one list of rows a question is needed");
-    Owned<std::int32_t> out(asked.rows, rows.shape(1));
-    Call call(seconds, cancel, threads);
-    call.run([&] {
-        if (rows_are_inside(rows, all.rows, call.stop)) bpr::distances(all, asked, rows.data(), rows.shape(1), call.threads, call.stop, out.data.get());
-    });
-    return out.array();
-}
-
 auto rerank(const CodesArray& codes, std::optional<CodesArray> magnitudes, std::pair<float, float> levels, const FloatsArray& questions,
             const RowsArray& rows, std::size_t k, unsigned threads, double seconds, std::optional<Flag> cancel, std::optional<PlacesArray> positions) {
     const bpr::Planes planes = planes_of(codes, magnitudes, levels, positions);
@@ -416,8 +403,6 @@ NB_MODULE(_native, m) {
     m.doc() = "Kernels of bpr; call them through bpr.kernels, which checks and explains.";
     m.def("scan", &scan, "codes"_a.noconvert(), "questions"_a.noconvert(), "l"_a, "threads"_a, "mask"_a.noconvert().none(),
           "seconds"_a, "cancel"_a.noconvert().none());
-    m.def("distances", &distances, "codes"_a.noconvert(), "questions"_a.noconvert(), "rows"_a.noconvert(), "threads"_a, "seconds"_a,
-          "cancel"_a.noconvert().none());
     m.def("rerank", &rerank, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a, "questions"_a.noconvert(),
           "rows"_a.noconvert(), "k"_a, "threads"_a, "seconds"_a, "cancel"_a.noconvert().none(), "positions"_a.noconvert() = nb::none());
     m.def("scan_scores", &scan_scores, "codes"_a.noconvert(), "magnitudes"_a.noconvert().none(), "levels"_a,

@@ -1,4 +1,5 @@
-// Which level runs: asked of the processor once; BPR_SIMD overrides.
+// Which level runs: asked of the processor once; BPR_SIMD overrides. Compiled without any level's flags, so that asking runs
+// everywhere; what a level computes is not known here.
 #include "hamming.h"
 
 #include <atomic>

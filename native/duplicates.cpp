@@ -1,3 +1,5 @@
+// Rows that differ in at most `radius` bits agree on one of radius + 1 parts of the code. So rows are brought together by the hash
+// of each part in turn, and only those that share one are compared. index/hash.py calls it, through the bindings.
 #include "duplicates.h"
 
 #include "hamming.h"

@@ -1,3 +1,5 @@
+// How a question is looked up: keys at a growing distance from its own, table by table, as long as what that costs stays below a
+// scan; scan.cpp takes over where it does not. What a probe and a comparison cost is the caller's to say.
 #include "lookup.h"
 
 #include "hamming.h"

@@ -1,3 +1,5 @@
+// One pool of threads for the whole process, made when it is first needed, and made anew after a fork. Who calls works along; every
+// loop of the kernel over rows, questions or tasks runs here.
 #include "pool.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A panel of the rotation stays in the cache while four rows pass it. Plain C++ for every level: the order of the additions is fixed,
+// and transform.py, which calls it for passages and questions, gets the same bits everywhere.
 #include "rotate.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// vectors x rotation, in one fixed order of additions.
+// vectors x rotation, in one fixed order of additions: what turns vectors of yours before their signs are taken. Knows neither codes
+// nor levels.
 #pragma once
 
 #include "pool.h"

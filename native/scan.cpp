@@ -1,3 +1,5 @@
+// How all codes are compared: tasks of codes for the threads, tiles of them for the caches, code by code for few questions and
+// bit-sliced for many (hamming_impl.h), and what is kept of each question (select.h). The levels decide none of this.
 #include "scan.h"
 
 #include "hamming.h"
@@ -313,23 +315,6 @@ void scan(const Codes& codes, const Codes& questions, std::size_t l, const Mask&
         const unsigned useful = useful_threads(threads, mask.live * codes.bytes * count + (mask.bits == nullptr ? 0 : codes.rows / 8));
         Scan(codes, questions.data + first * codes.bytes, count, l, mask, useful, stop).run(rows + first * l, distances + first * l);
     }
-}
-
-void distances(const Codes& codes, const Codes& questions, const std::int64_t* rows, std::size_t count, unsigned threads,
-               Stop& stop, std::int32_t* out) {
-    const Kernels& kernels = level();
-    std::atomic<std::size_t> next{0};
-    run_parallel(useful_threads(threads, questions.rows * count * codes.bytes), [&](unsigned) {
-        for (std::size_t j; (j = next++) < questions.rows;) {
-            for (std::size_t i = 0; i < count; ++i) {
-                if (i % 1024 == 0 && stop.now()) return;
-                std::uint16_t distance;
-                kernels.row_distances(codes.data + static_cast<std::size_t>(rows[j * count + i]) * codes.bytes, 1, codes.bytes,
-                                      questions.data + j * codes.bytes, &distance);
-                out[j * count + i] = distance;
-            }
-        }
-    });
 }
 
 std::uint64_t read_all(const Codes& codes, unsigned threads, Stop& stop) {

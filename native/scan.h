@@ -22,10 +22,6 @@ unsigned useful_threads(unsigned threads, std::size_t bytes);
 void scan(const Codes& codes, const Codes& questions, std::size_t l, const Mask& mask, unsigned threads, Stop& stop,
           std::int64_t* rows, std::int32_t* distances);
 
-// Distances of given rows (checked by the caller) to each question. rows, distances: [questions, count].
-void distances(const Codes& codes, const Codes& questions, const std::int64_t* rows, std::size_t count, unsigned threads,
-               Stop& stop, std::int32_t* out);
-
 // Reads every byte once, as fast as the threads can: the physical limit that a scan is compared with.
 std::uint64_t read_all(const Codes& codes, unsigned threads, Stop& stop);
 

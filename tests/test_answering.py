@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bpr import answering
-from bpr.answering import Answered, Sure, best_text, best_threshold, passages_of, reliability, report
+from bpr.answering import Answered, Sure, best_text, best_threshold, reliability, report
 from bpr.evaluation import exact_match, f1
 from bpr.questions import Question
 from bpr.reader import Reader
-from bpr.records import Hit
+from bpr.records import Hit, passages_of
 from bpr.spans import Calibration, features
 from tiny_models import WORDS
 

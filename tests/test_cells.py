@@ -14,7 +14,7 @@ from bpr import kernels, stages
 from bpr.codes import Questions, hamming_reference, pack, pack_magnitudes, unpack
 from bpr.errors import Cancelled, DeadlineExceeded, InvalidInput
 from bpr.index import CellIndex, Cells, Index, ScanIndex, cells
-from bpr.index.cells import calibrate, default_cells, lay_out, probes_for, train
+from bpr.index.cells import default_cells, lay_out, train
 from bpr.kernels import Cancel, Limits
 
 LEVELS = (0.4528, 1.5104)
@@ -292,8 +292,6 @@ def test_an_index_says_what_it_is(index: CellIndex) -> None:
         (lambda i: i.candidates(Questions(np.ones((1, 72))), 3), "the questions have 72 bits"),
         (lambda i: i.candidates(ASKED, 0), "l must be at least 1"),
         (lambda i: i.candidates(ASKED, 3, mask=np.ones(5, bool)), "a mask must be"),
-        (lambda i: calibrate(i, Questions(np.empty((0, BITS), np.float32))), "there are none"),
-        (lambda i: probes_for({}, 1.5), "target_recall must be"),
         (lambda i: kernels.assign(CODES, i.cells.centroids[:0], 8), "there must be a cell"),
         (
             lambda i: kernels.probe(CODES, (i.cells.rows, i.cells.starts, i.cells.centroids), ASKED, 5, 0),
@@ -358,23 +356,3 @@ def test_the_kernel_checks_shapes_itself(index: CellIndex) -> None:
             kernels.probe(signs, layout, ASKED, 5, 0.1)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="one position a row"):
         kernels.rerank(signs, None, None, ASKED, np.zeros((9, 3), int), 2, positions=good.positions[:-1])
-
-
-# ── calibration ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_calibration_keeps_its_word(index: CellIndex) -> None:
-    asked = Questions((VECTORS[::30] + 0.7 * np.random.default_rng(6).standard_normal((100, BITS))).astype(np.float32))
-    table = calibrate(index, asked, (0.9, 0.5, 1.0), candidates=100, k=10)
-    assert sorted(table) == [0.5, 0.9, 1.0]
-    assert 0 < table[0.5] <= table[0.9] <= table[1.0] <= 1
-    scan = stages.search(ScanIndex(CODES, LARGE, LEVELS), asked, 10, 100).rows
-    for target, probes in table.items():
-        found = stages.search(index.with_probes(probes), asked, 10, 100).rows
-        assert np.mean([np.isin(one, other).mean() for one, other in zip(scan, found, strict=True)]) >= target
-
-
-def test_probes_for_a_recall() -> None:
-    table = {0.9: 0.01, 0.99: 0.05}
-    assert [probes_for(table, recall) for recall in (0.5, 0.9, 0.95, 0.99, 0.995, 1)] == [0.01, 0.01, 0.05, 0.05, 1, 1]
-    assert probes_for({}, 0.9) == 1.0

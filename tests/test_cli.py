@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import typer
+from rich.cells import cell_len
 
 import bpr
 from bpr import bundle, cli, documents, kernels, terminal
@@ -509,7 +510,7 @@ def test_hits_fit_the_terminal_and_are_harmless(run, corpus, tmp_path, monkeypat
     assert (status, err, len(lines), lines[0]) == (0, "", 1 + 2 * 12, "question 0")
     assert re.match(r"   1  +[\d,]+\.\d{4}  p0", lines[1])
     assert re.match(r"  12  +[\d,]+\.\d{4}  p", lines[23])
-    assert all(terminal.cell_len(line) <= columns for line in lines)
+    assert all(cell_len(line) <= columns for line in lines)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out)
     if columns >= 80:
         assert "中文" in lines[1]
@@ -599,7 +600,7 @@ def test_info_shows_facts_files_health_and_a_histogram(run, corpus, monkeypatch,
     ):
         assert re.search(f"^{line}", out, re.M), line
     unbroken = out.replace(corpus.bundle, "")
-    assert all(terminal.cell_len(line) <= columns for line in unbroken.splitlines() if "/" not in line)
+    assert all(cell_len(line) <= columns for line in unbroken.splitlines() if "/" not in line)
 
 
 def test_info_is_json_for_programs(run, corpus):
@@ -852,7 +853,7 @@ def test_a_terminal_of_40_columns(corpus, tmp_path):
     assert "\x1b" not in harmless
     assert "\x07" not in harmless
     assert "\x1b[2J" not in shown
-    assert all(terminal.cell_len(line) <= 40 for line in harmless.splitlines())
+    assert all(cell_len(line) <= 40 for line in harmless.splitlines())
     status, shown = in_terminal("index", corpus.passages, "--vectors", corpus.vectors, "-o", tmp_path / "w", columns=40)
     assert status == 0
     assert "reading passages" in shown

@@ -11,7 +11,7 @@ import pytest
 
 import bpr
 from bpr.errors import EmptyBundle, InvalidInput, ModelMismatch
-from bpr.interchange import arrays, codes, faissfile, jsonpieces, results, scores
+from bpr.interchange import arrays, codes, faissfile, jsonpieces, results, scores, writing
 from bpr.interchange.results import Context, Result
 from bpr.questions import Question
 
@@ -394,14 +394,14 @@ def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path, monkeypatch):
 
 
 def test_kinds_that_there_are_not(tmp_path):
-    for call in (lambda: results.read(tmp_path / "a", "word"), lambda: results.write([], tmp_path / "a", "word")):
+    for call in (lambda: results.read(tmp_path / "a", "word"), lambda: writing.write([], tmp_path / "a", "word")):
         with pytest.raises(InvalidInput, match="'word' is no kind of results"):
             call()
 
 
 def test_dpr_to_pyserini_and_back_is_the_same(tmp_path):
-    count = results.write(results.read(put(tmp_path / "a.json", DPR)), tmp_path / "b.json", "pyserini")
-    assert count == results.Count(2, 3)
+    count = writing.write(results.read(put(tmp_path / "a.json", DPR)), tmp_path / "b.json", "pyserini")
+    assert count == writing.Count(2, 3)
     written = json.loads((tmp_path / "b.json").read_text())
     assert written["1"]["contexts"] == [
         {"docid": "7", "score": "81.5", "text": "Troy\nTroy burned.", "has_answer": False},
@@ -410,13 +410,13 @@ def test_dpr_to_pyserini_and_back_is_the_same(tmp_path):
     for each in written.values():  # how Pyserini's evaluation takes them apart
         assert all(len(context["text"].split("\n")) == 2 for context in each["contexts"])
     assert written["2"]["contexts"][0]["has_answer"] is True  # nobody had said: it is in the text
-    results.write(results.read(tmp_path / "b.json"), tmp_path / "c.json", "dpr")
+    writing.write(results.read(tmp_path / "b.json"), tmp_path / "c.json", "dpr")
     assert json.loads((tmp_path / "c.json").read_text())[0] == DPR[0]
 
 
 def test_line_ends_in_texts_become_spaces_for_pyserini(tmp_path):
     result = Result("1", "q", ("c",), (Context("7", 1.0, "a\nb", "x\r\nc"),))
-    results.write([result], tmp_path / "a.json", "pyserini")
+    writing.write([result], tmp_path / "a.json", "pyserini")
     assert json.loads((tmp_path / "a.json").read_text())["1"]["contexts"][0] == {
         "docid": "7",
         "score": "1",
@@ -427,7 +427,7 @@ def test_line_ends_in_texts_become_spaces_for_pyserini(tmp_path):
 
 def test_fid_gets_ids_and_scores_that_it_can_sort(tmp_path):
     contexts = tuple(Context(str(score), score, "t", "x") for score in (100.0, 20.0, 3.0))
-    results.write([Result("q7", "q", ("a",), contexts)], tmp_path / "a.json", "fid")
+    writing.write([Result("q7", "q", ("a",), contexts)], tmp_path / "a.json", "fid")
     (entry,) = json.loads((tmp_path / "a.json").read_text())
     assert (entry["id"], entry["answers"], "target" in entry) == ("q7", ["a"], False)
     scores_ = [each["score"] for each in entry["ctxs"]]
@@ -436,7 +436,7 @@ def test_fid_gets_ids_and_scores_that_it_can_sort(tmp_path):
 
 def test_pyserini_without_texts_as_its_own_converter_writes_it(tmp_path):
     found_ = [Result("1", "q", ("a",), (Context("7", 1.0, has_answer=True), Context("8", 0.5)))]
-    results.write(found_, tmp_path / "a.json", "pyserini")
+    writing.write(found_, tmp_path / "a.json", "pyserini")
     assert json.loads((tmp_path / "a.json").read_text())["1"]["contexts"] == [
         {"docid": "7", "score": "1", "has_answer": True},
         {"docid": "8", "score": "0.5"},
@@ -452,14 +452,14 @@ def test_a_trec_run_with_questions_and_a_bundle_is_all_that_dpr_needs(tmp_path):
     asked = [Question("q2", "what burned?", ("Troy",)), Question("q1", "who wrote the Iliad?", ("Homer",))]
     path = put(tmp_path / "run.trec", TREC)
     with pytest.raises(InvalidInput, match=r"do not say what the question 'q1' is: .*--questions"):
-        results.write(results.read(path), tmp_path / "r.json", "dpr")
+        writing.write(results.read(path), tmp_path / "r.json", "dpr")
     matched = results.Matched(asked)
     with pytest.raises(InvalidInput, match=r"no text of the passage '7': .*--bundle"):
-        results.write((each for _, each in matched.pairs(results.read(path))), tmp_path / "r.json", "dpr")
+        writing.write((each for _, each in matched.pairs(results.read(path))), tmp_path / "r.json", "dpr")
     assert not (tmp_path / "r.json").exists()
     with bpr.open(tmp_path / "a.bpr") as opened:
         full = results.with_texts(results.read(path), opened.passages)
-        results.write((each for _, each in matched.pairs(full)), tmp_path / "r.json", "dpr")
+        writing.write((each for _, each in matched.pairs(full)), tmp_path / "r.json", "dpr")
         assert json.loads((tmp_path / "r.json").read_text())[0] == DPR[0]
         strange = [Result("1", "q", (), (Context("nobody", 1.0),))]
         with pytest.raises(InvalidInput, match="the bundle has no passage 'nobody'"):
@@ -469,7 +469,7 @@ def test_a_trec_run_with_questions_and_a_bundle_is_all_that_dpr_needs(tmp_path):
 def test_what_has_no_id_cannot_become_a_trec_run(tmp_path):
     for kind in ("trec", "pyserini"):
         with pytest.raises(InvalidInput, match="passage 1 of the question '1' has no id"):
-            results.write([Result("1", "q", (), (Context("", 1.0, "", "t"),))], tmp_path / "a", kind)
+            writing.write([Result("1", "q", (), (Context("", 1.0, "", "t"),))], tmp_path / "a", kind)
 
 
 # ── Scores ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -46,12 +46,6 @@ CALLS = {
     "rerank": lambda codes, limits: kernels.rerank(
         codes, None, None, long_questions(codes), np.zeros((200, 100_000), np.int64), 10, limits=limits
     ),
-    "distances": lambda codes, limits: [
-        kernels.distances(
-            codes, np.ones((200, codes.shape[1]), np.uint8), np.zeros((200, 100_000), np.int64), limits=limits
-        )
-        for _ in range(1000)
-    ],
 }
 
 
@@ -179,8 +173,6 @@ def test_the_best_of_scores_however_they_are_spread(size: float, kind: str) -> N
         (lambda: kernels.rerank(CODES, None, None, ASKED, ROWS + 490, 1), "outside the index"),
         (lambda: kernels.rerank(CODES, None, None, ASKED, ROWS - 490, 1), "outside the index"),
         (lambda: kernels.rerank(CODES, None, None, ASKED, ROWS[0], 1), "C-contiguous arrays"),
-        (lambda: kernels.distances(CODES, pack(VECTORS), ROWS + 490), "outside the index"),
-        (lambda: kernels.distances(CODES, CODES[:4, :3].copy(), ROWS), "differ in width"),
     ],
 )
 def test_wrong_input_is_refused_in_words(call, says: str) -> None:
@@ -253,15 +245,16 @@ def test_arrays_that_cannot_be_written_or_are_mapped_are_as_good(tmp_path) -> No
     np.testing.assert_array_equal(kernels.scan(mapped, ASKED.codes, 9), kernels.scan(CODES, ASKED.codes, 9))
     rows = ROWS.copy()
     rows.flags.writeable = False
-    np.testing.assert_array_equal(
-        kernels.distances(mapped, ASKED.codes, rows), kernels.distances(CODES, ASKED.codes, ROWS)
+    found, expected = (
+        kernels.rerank(codes, None, None, ASKED, each, 5) for codes, each in ((mapped, rows), (CODES, ROWS))
     )
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_rows_of_another_whole_type_are_converted() -> None:
-    expected = kernels.distances(CODES, ASKED.codes, ROWS)
-    np.testing.assert_array_equal(kernels.distances(CODES, ASKED.codes, ROWS.astype(np.int32)), expected)
-    np.testing.assert_array_equal(kernels.distances(CODES, ASKED.codes, np.asfortranarray(ROWS)), expected)
+    expected = kernels.rerank(CODES, None, None, ASKED, ROWS, 5)
+    for rows in (ROWS.astype(np.int32), np.asfortranarray(ROWS)):
+        np.testing.assert_array_equal(kernels.rerank(CODES, None, None, ASKED, rows, 5), expected)
 
 
 # ── masks ────────────────────────────────────────────────────────────────────────────────────────────────────────────

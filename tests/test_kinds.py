@@ -206,3 +206,12 @@ def test_few_rows_of_every_kind(tmp_path: Path) -> None:
     for kind in CLASSES:
         path = built(tmp_path / f"{kind}.bpr", kind, rows=range(3))
         assert sorted(ranked(path)[0][0]) == ["0", "1", "2"]
+
+
+def test_probes_for_a_recall() -> None:
+    plan = Plan("cells", recall={"0.9": 0.01, "0.99": 0.05})
+    shares = [plan.probes_for(recall) for recall in (0.5, 0.9, 0.95, 0.99, 0.995, 1)]
+    assert shares == [0.01, 0.01, 0.05, 0.05, 1, 1]
+    assert Plan("cells").probes_for(0.9) == 1.0
+    with pytest.raises(InvalidInput, match="target_recall must be"):
+        plan.probes_for(1.5)

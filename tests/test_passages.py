@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpr import bundle, passages
+from bpr import bundle, idmap, passages
 from bpr.errors import CorruptBundle, InvalidInput, MissingBundle
 from bpr.passages import Passages, read, write
 from bpr.records import Passage
@@ -231,17 +231,17 @@ def test_the_id_map_takes_five_bytes_a_passage(tmp_path):
 
 
 def test_rows_are_numbered_with_four_bytes_as_long_as_they_fit():
-    assert passages._row_type(2**32 - 2) == np.uint32
-    assert passages._row_type(2**32 - 1) == np.uint64
-    assert passages._empty(np.dtype(np.uint64)) == 2**64 - 1
+    assert idmap.row_type(2**32 - 2) == np.uint32
+    assert idmap.row_type(2**32 - 1) == np.uint64
+    assert idmap.empty(np.dtype(np.uint64)) == 2**64 - 1
 
 
 @pytest.mark.parametrize("partition_rows", [1, 2, 7, 64, 1 << 20])
 def test_every_id_is_found_and_no_other_whatever_the_partitions(tmp_path, monkeypatch, partition_rows):
     whole = build(tmp_path, numbered(200))
     table = whole._ids.array.tobytes()
-    monkeypatch.setattr(passages, "PARTITION_ROWS", partition_rows)
-    monkeypatch.setattr(passages, "HASHES_AT_ONCE", 33)
+    monkeypatch.setattr(idmap, "PARTITION_ROWS", partition_rows)
+    monkeypatch.setattr(idmap, "HASHES_AT_ONCE", 33)
     stored = build(tmp_path, numbered(200))
     assert stored._ids.array.tobytes() == table
     assert [stored.row(f"doc-{row}") for row in range(200)] == list(range(200))
@@ -256,8 +256,8 @@ digests = st.sampled_from([b"\0" * 8, b"\0" * 7 + b"\1", b"\x7f" + b"\xff" * 7, 
 def test_ids_whose_hashes_collide_are_told_apart(tmp_path_factory, known, unknown):
     chosen = {**unknown, **known}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passages, "_digest", chosen.__getitem__)
-        patch.setattr(passages, "PARTITION_ROWS", 3)
+        patch.setattr(idmap, "digest", chosen.__getitem__)
+        patch.setattr(idmap, "PARTITION_ROWS", 3)
         stored = build(tmp_path_factory.mktemp("collide"), [Passage(key, "", "") for key in known])
         assert [stored.row(key) for key in known] == list(range(len(known)))
         assert not any(key in stored for key in unknown.keys() - known.keys())
@@ -265,7 +265,7 @@ def test_ids_whose_hashes_collide_are_told_apart(tmp_path_factory, known, unknow
 
 @pytest.mark.parametrize("partition_rows", [2, 1 << 20])
 def test_an_id_that_comes_twice_is_refused_with_both_rows(tmp_path, monkeypatch, partition_rows):
-    monkeypatch.setattr(passages, "PARTITION_ROWS", partition_rows)
+    monkeypatch.setattr(idmap, "PARTITION_ROWS", partition_rows)
     items = [*numbered(50), Passage("doc-7", "", "again")]
     with pytest.raises(InvalidInput, match="passages 8 and 51 of the input: the id 'doc-7' stands twice"):
         build(tmp_path, items)
@@ -274,7 +274,7 @@ def test_an_id_that_comes_twice_is_refused_with_both_rows(tmp_path, monkeypatch,
 
 
 def test_a_twin_is_found_behind_a_stranger_with_the_same_hash(tmp_path, monkeypatch):
-    monkeypatch.setattr(passages, "_digest", lambda _: b"\0" * 8)
+    monkeypatch.setattr(idmap, "digest", lambda _: b"\0" * 8)
     with pytest.raises(InvalidInput, match="passages 1 and 3 of the input: the id 'a' stands twice"):
         build(tmp_path, [Passage("a", "", ""), Passage("b", "", ""), Passage("a", "", "")])
 
@@ -397,7 +397,7 @@ def test_an_id_map_that_leads_nowhere_is_corrupt(tmp_path, slot):
 
 
 def test_an_id_map_without_an_end_is_corrupt(tmp_path, monkeypatch):
-    monkeypatch.setattr(passages, "_digest", lambda _: b"\0" * 8)
+    monkeypatch.setattr(idmap, "digest", lambda _: b"\0" * 8)
     stored = forge(tmp_path, LINE, np.array([0, 32], np.uint64), np.zeros(4, np.uint32))
     with pytest.raises(CorruptBundle, match=r"ids\.npy leads nowhere for 'b'"):
         stored.row("b")
@@ -423,7 +423,7 @@ def test_bytes_that_changed_are_never_served(tmp_path, name):
 FLAT = """
 import re, resource, sys
 from pathlib import Path
-from bpr import bundle, passages
+from bpr import bundle, idmap, passages
 
 def peak():  # KB; on Linux getrusage begins with the peak of the process that started this one
     status = Path("/proc/self/status")

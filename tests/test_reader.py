@@ -251,6 +251,8 @@ def test_folders_that_hold_no_reader(tmp_path: Path, tiny_reader: Path, tiny_mod
             tried(change)
     with pytest.raises(InvalidInput, match=r"has no reader\.onnx"):
         tried({"files": {name: each for name, each in facts["files"].items() if name != "reader.onnx"}})
+    with pytest.raises(InvalidInput, match=r"reader\.onnx is not the file that reader\.json describes"):
+        tried({"files": {**facts["files"], "reader.onnx": {"bytes": 1, "sha256": ""}}})
     (folder / "reader.json").write_text("{")
     with pytest.raises(InvalidInput, match="is not JSON"):
         Reader.open(folder)

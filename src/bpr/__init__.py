@@ -7,7 +7,8 @@
     bpr.add("wiki.bpr", "more.tsv"); bpr.delete("wiki.bpr", ["12"])  # and retriever.reload()
     retriever.answer("who wrote the Iliad?")                         # Answer(text, confidence, passage, start, end)
 
-Importing bpr imports nothing heavy: a name is loaded when it is first used.
+Importing bpr imports nothing heavy: a name is loaded when it is first used. Programs of yours need no
+other name of bpr; nothing is computed here.
 """
 
 from __future__ import annotations

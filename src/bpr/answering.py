@@ -17,7 +17,7 @@ from .errors import InvalidInput
 from .evaluation import Values, exact_match, f1
 from .questions import Question
 from .reader import Found, Reader
-from .records import Hit, Passage, Progress
+from .records import Hit, Passage, Progress, passages_of
 from .retriever import Retriever
 from .spans import Calibration, Doubles, Flags, auroc, calibration_error, coverage, features, fitted, sigmoid
 
@@ -54,11 +54,6 @@ class Answered:
         return dict(columns + [(f"F1, {k} read", overlap[:, i]) for i, k in enumerate(self.ks)])
 
 
-def passages_of(hits: Sequence[Hit]) -> list[Passage]:
-    """Hits as what a reader reads."""
-    return [Passage(hit.id, hit.title, hit.text, hit.meta) for hit in hits]
-
-
 def best_text(reader: Reader, found: Sequence[Found], passages: Sequence[Passage], k: int) -> str:
     """The best answer of the first k passages, however sure it is; "" where there is none."""
     answers = reader.answers([each for each in found if each.passage < k], passages, least=0.0)
@@ -92,9 +87,9 @@ class Sure:
         some = self.answerable if which is None else which & self.answerable
         return fitted(self.known[some], self.right[some])
 
-    def crossed(self, seed: int = 0) -> Doubles:
+    def crossed(self) -> Doubles:
         """float[q]: each question's confidence, by a calibration that was fitted to the other folds."""
-        fold = np.random.default_rng(seed).permutation(len(self.right)) % FOLDS
+        fold = np.random.default_rng(0).permutation(len(self.right)) % FOLDS
         confidence = np.empty(len(self.right))
         for each in range(FOLDS):
             confidence[fold == each] = self.confidence(self.fit(fold != each))[fold == each]

@@ -1,6 +1,6 @@
-"""The peers, each behind the protocol of an index: the only importer of faiss and usearch (extra `baselines`).
+"""The baselines of the paper's tables, each behind the protocol of an index (extra `baselines`).
 
-bench.py, compare/ and the tests call it. Two kinds of them:
+compare/ and the tests call it; Faiss itself is behind peers.py. Two kinds of them:
 
     FloatIndex      a Faiss index over float vectors (flat, HNSW, PQ, RaBitQ): the scores it finds are final
     CodeIndex       bits made of float vectors afterwards (LSH, signs, two bits), or a trained model's own: our scan,
@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 from .codes import (
     LARGE,
     LEVELS,
-    Codes,
     Floats,
     Mask,
     Questions,
@@ -42,10 +41,9 @@ from .errors import Cancelled, DeadlineExceeded, InvalidInput, StorageError
 from .index import Planes, ScanIndex
 from .index.protocol import Index
 from .kernels import Cancel, Limits
-from .records import Hits
+from .peers import FaissFlat, faiss
 from .transform import Transform
 
-INSTALL = 'pip install "binary-passage-retriever[baselines]"'
 QUESTIONS_AT_ONCE = 256  # that Faiss is asked between two looks at the deadline
 # The paper's HNSW, as its authors' code has it. So many links are more than a small corpus can use (compare/rows.py).
 PAPER_LINKS, PAPER_EF_CONSTRUCTION, PAPER_EF_SEARCH = 512, 200, 128
@@ -53,15 +51,6 @@ CENTROIDS = 256  # of a sub-vector of PQ: one byte
 QUESTION_BITS = 8  # of RaBitQ: on 20,000 rows 0 (floats) found the same and took 15 to 110 times as long
 SETTINGS, FAISS_FILE = "settings.json", "index.faiss"
 TRANSFORM = ("mean", "rotation", "scales")
-
-
-def faiss() -> Any:
-    """The module; a clear word where it is missing."""
-    try:
-        import faiss as module
-    except ImportError as error:
-        raise InvalidInput(f"Faiss is not installed: {INSTALL}") from error
-    return module
 
 
 class TooFew(InvalidInput):
@@ -401,45 +390,3 @@ def _check(limits: Limits) -> None:
         raise Cancelled("the search was cancelled")
     if limits.deadline is not None and time.monotonic() >= limits.deadline:
         raise DeadlineExceeded("the search did not end before its deadline")
-
-
-# ── For bench.py: the peers as they are, without the protocol's order ────────────────────────────────────────────────
-
-
-class FaissFlat:
-    """Faiss's exhaustive binary index. `heap`: its two ways to select, of which the better depends on the machine."""
-
-    def __init__(self, codes: Codes) -> None:
-        """codes: uint8[n, bits/8]; copied, as Faiss does."""
-        self.codes = codes
-        self._index = faiss().IndexBinaryFlat(codes.shape[1] * 8)
-        self._index.add(codes)
-
-    def candidates(
-        self, questions: Codes, l: int, *, threads: int, heap: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The l nearest rows: int64[q, l], int32[q, l]; ties in no particular order."""
-        faiss().omp_set_num_threads(threads)
-        self._index.use_heap = heap
-        distances, rows = self._index.search(questions, l)
-        return rows, distances
-
-    def two_stages(self, vectors: NDArray[np.float32], l: int, k: int, *, threads: int, heap: bool) -> Hits:
-        """The paper's search as its authors' code does it: Faiss, then the candidates' bits as floats in numpy."""
-        rows, _ = self.candidates(np.packbits(vectors > 0, axis=1), l, threads=threads, heap=heap)
-        passages = np.unpackbits(self.codes[rows], axis=-1).astype(np.float32) * 2 - 1  # [q, l, bits]
-        scores = np.einsum("qlb,qb->ql", passages, vectors)
-        best = np.argsort(-scores, axis=1)[:, :k]
-        return Hits(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
-
-
-def usearch_exact(
-    codes: Codes, questions: Codes, l: int, *, threads: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """usearch's exhaustive search over bits: int64[q, l], int32[q, l]."""
-    try:
-        from usearch.index import MetricKind, ScalarKind, search
-    except ImportError as error:
-        raise InvalidInput(f"usearch is not installed: {INSTALL}") from error
-    found = search(codes, questions, l, MetricKind.Hamming, exact=True, threads=threads, dtype=ScalarKind.B1)
-    return np.atleast_2d(found.keys).astype(np.int64), np.atleast_2d(found.distances).astype(np.int32)

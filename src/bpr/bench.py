@@ -2,7 +2,7 @@
 
 `bpr bench` and benchmarks/ call it. Times on a shared machine say little; ratios of runs that took turns say much, so
 every figure here is measured beside the ones it is compared with, and beside the physical limit: reading the codes
-once.
+once. Knows codes and the peers (peers.py); nothing of bundles, text or how a figure is shown.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels
-from .baselines import FaissFlat, usearch_exact
 from .codes import LEVELS, Codes, Questions
 from .index import ScanIndex
 from .kernels import Limits
+from .peers import FaissFlat, usearch_exact
 from .stages import search
 
 CANDIDATES, HITS = 1000, 100

@@ -2,7 +2,8 @@
 
 The encoder calls it. A graph says in its metadata that it is one of these, and its constants have names; every other
 graph is ONNX Runtime's. The engine computes what the graph says, with other roundings: activations have a scale for
-each token, not one for a text, and GELU is closer to erf's. A text's vector is the same bits on every machine.
+each token, not one for a text, and GELU is closer to erf's. A text's vector is the same bits on every machine. Knows
+ids and weights; nothing of text, nor of what a vector is for.
 """
 
 from __future__ import annotations

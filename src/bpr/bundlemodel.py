@@ -1,6 +1,7 @@
 """The model that a bundle was built with: what the bundle remembers of it, and how it is found again.
 
-The builder writes it down; the retriever, `live` and the service look it up. Runs no model but to compare one question.
+The builder writes it down; the retriever, `live` and the service look it up. Runs no model but to compare one question;
+knows a bundle's facts, and none of its files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The seam between bpr and the operating system: every file operation of a writer is a method of `Disk`.
 
-It knows paths, bytes and system calls, and nothing of what the bytes mean. All of a writer's
-calls pass one gate, `Disk.system_call`, so that a test can put a simulated disk there; every refusal of the system
-leaves as a StorageError that names the file, the reason and what to do.
+Whatever writes calls it: bundles, parts, converters, models. It knows paths, bytes and system calls, and nothing of
+what the bytes mean. All of a writer's calls pass one gate, `Disk.system_call`, so that a test can put a simulated disk
+there; every refusal of the system leaves as a StorageError that names the file, the reason and what to do.
 """
 
 from __future__ import annotations

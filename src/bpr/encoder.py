@@ -28,7 +28,7 @@ from .bert import has_fast_kernel, open_bert
 from .errors import Cancelled, DeadlineExceeded, InvalidInput
 from .kernels import Cancel, Limits
 from .model import Model
-from .pieces import CHARACTERS_PER_TOKEN, check_text, open_tokenizer
+from .pieces import CHARACTERS_PER_TOKEN, check_text, open_tokenizer, words_of
 
 AT_ONCE = 64
 
@@ -97,10 +97,10 @@ class Tokens:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Read the tokenizer of a model folder."""
+        """Read what a model folder says of itself, and its tokenizer. files: sizes and sums, of all of them."""
         folder = models.resolve(folder)
-        self.model, files = models.load(folder)
-        path = models.check_file(folder, models.TOKENIZER, files)
+        self.model, self.files = models.load(folder)
+        path = models.check_file(folder, models.TOKENIZER, self.files)
         self._questions = open_tokenizer(path, self.model.question_length)
         self._passages = open_tokenizer(path, self.model.passage_length)
 
@@ -125,8 +125,7 @@ class Tokens:
 
     def words(self) -> list[str]:
         """The vocabulary in the order of its ids."""
-        known: dict[str, int] = self._passages.get_vocab()
-        return sorted(known, key=known.__getitem__)
+        return words_of(self._passages)
 
     def _question_part(self, text: str, row: int) -> str:
         check_text(text, f"question {row}")
@@ -171,7 +170,7 @@ class Encoder:
             raise InvalidInput(f"engine must be 'bpr', 'onnxruntime' or None, not {engine!r}")
         self.folder = models.resolve(folder)
         self.tokens = Tokens(self.folder)
-        self.model, self._files = models.load(self.folder)
+        self.model, self._files = self.tokens.model, self.tokens.files
         self._threads = threads
         self._wanted = engine
         self._graphs: dict[str, Runs] = {}

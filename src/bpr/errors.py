@@ -1,4 +1,5 @@
-"""Every error that leaves bpr, as one tree. No foreign exception crosses the public surface.
+"""Every error that leaves bpr, as one tree. No foreign exception crosses the public surface. Everyone raises them; this
+file knows nobody.
 
 BprError
 ├── InvalidInput        an argument, array or input file is wrong; the message names where and what to do

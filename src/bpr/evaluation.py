@@ -243,7 +243,7 @@ class Difference:
         return asdict(self)
 
 
-def interval(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def interval(values: ArrayLike, resamples: int = RESAMPLES) -> Interval:
     """The mean of values (those that are NaN are left out), with a bootstrap over the questions.
 
     A resample is known by how often it has each of the different values: a multinomial, which takes no time for the few
@@ -251,16 +251,14 @@ def interval(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> In
     """
     known = _not_nan(np.asarray(values, np.float64))
     distinct, counts = np.unique(known, return_counts=True)
-    random, share = np.random.default_rng(seed), counts / len(known)
+    random, share = np.random.default_rng(0), counts / len(known)
     drawn = (random.multinomial(len(known), share, some) for some in _pieces(resamples, len(distinct)))
     means = np.concatenate([counted @ distinct for counted in drawn]) / len(known)
     low, high = np.percentile(means, [2.5, 97.5])
     return Interval(100 * float(known.mean()), 100 * float(low), 100 * float(high), len(known))
 
 
-def paired(
-    a: ArrayLike, b: ArrayLike, resamples: int = RESAMPLES, permutations: int = PERMUTATIONS, seed: int = 0
-) -> Difference:
+def paired(a: ArrayLike, b: ArrayLike) -> Difference:
     """How much better a is than b on the same questions: a bootstrap of the differences, and a permutation test.
 
     Swapping the values of a question turns its difference's sign: among differences of one size, a binomial number.
@@ -269,14 +267,14 @@ def paired(
     if ours.shape != theirs.shape:
         raise InvalidInput(f"two runs over the same questions are needed, not {ours.shape} and {theirs.shape} values")
     differences = _not_nan(ours - theirs)
-    mean = interval(differences, resamples, seed)
+    mean = interval(differences)
     sizes, counts = np.unique(np.abs(differences[differences != 0]), return_counts=True)
-    random, extreme = np.random.default_rng(seed), 0
+    random, extreme = np.random.default_rng(0), 0
     least = abs(differences.sum()) - 1e-9  # sums of the same numbers in another order differ by less
-    for some in _pieces(permutations, len(sizes)):
+    for some in _pieces(PERMUTATIONS, len(sizes)):
         sums = (2 * random.binomial(counts, 0.5, (some, len(sizes))) - counts) @ sizes
         extreme += int((np.abs(sums) >= least).sum())
-    return Difference(mean.mean, mean.low, mean.high, (1 + extreme) / (1 + permutations))
+    return Difference(mean.mean, mean.low, mean.high, (1 + extreme) / (1 + PERMUTATIONS))
 
 
 def _not_nan(values: Values) -> Values:

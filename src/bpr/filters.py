@@ -3,7 +3,7 @@ r"""The language of filters on the metadata of passages: what a user writes, and
     condition = parse({"year": {">=": 2010}, "lang": "en", "not": {"tags": {"in": ["draft", "stub"]}}})
     matches(condition, passage.meta)
 
-The retriever and the edges call `parse`; columns.py finds all rows of a condition at once, and must agree with
+The retriever and the edges call `parse`; columns/ finds all rows of a condition at once, and must agree with
 `matches`. It knows metadata as JSON values, and nothing of rows, files or bundles. docs/filters.md is for users.
 
 A field is a key of the metadata, with dots for keys of objects inside: "author.name". A backslash before a character

@@ -1,7 +1,8 @@
 """The only importer of the compiled kernel (native/), and that lazily: training and file work run without it.
 
-Takes arrays as codes.py makes them, turns the kernel's complaints into bpr's errors, and knows the defaults of threads,
-deadline and cancel. No algorithm lives here.
+Indexes, transforms, masks and the engine call it, and nobody calls the kernel past it. Takes arrays as codes.py makes
+them, turns the kernel's complaints into bpr's errors, and knows the defaults of threads, deadline and cancel. No
+algorithm lives here.
 """
 
 from __future__ import annotations
@@ -90,17 +91,6 @@ def check(signs: Codes) -> None:
     found, wanted = scan(signs, signs[:8], 20), candidates_reference(signs, signs[:8], 20)
     if not (np.array_equal(found[0], wanted[0]) and np.array_equal(found[1], wanted[1])):
         raise CorruptBundle(f"the kernel ({simd_level()}) and numpy disagree on this machine: report this")
-
-
-def distances(
-    codes: Codes, questions: Codes, rows: NDArray[np.int64], *, limits: Limits = NO_LIMITS
-) -> NDArray[np.int32]:
-    """Hamming distances of given rows; rows: int64[q, m] → int32[q, m]."""
-    with _explained:
-        found: NDArray[np.int32] = native().distances(
-            codes, questions, _rows(rows), limits.thread_count(), limits.seconds(), limits.flag()
-        )
-    return found
 
 
 def rerank(

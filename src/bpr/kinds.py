@@ -13,21 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import bundle
 from .codes import Codes, blocks
 from .disk import OutputFile
 from .errors import CorruptBundle, InvalidInput
 from .index import CellIndex, Cells, HashIndex, ScanIndex, Tables
-from .index.cells import lay_out, probes_for, train
+from .index.cells import lay_out, train
 from .records import Progress
 from .vectors import Kind as VectorKind
-
-if TYPE_CHECKING:
-    from . import bundle
 
 Kind: TypeAlias = Literal["scan", "hash", "cells"]
 SegmentIndex: TypeAlias = ScanIndex | HashIndex | CellIndex
@@ -94,8 +92,10 @@ class Plan:
         return Plan(words=self.words, vectors=self.vectors)
 
     def probes_for(self, target_recall: float) -> float:
-        """The share of the codes to look at for a recall, by what was measured."""
-        return probes_for({float(recall): probes for recall, probes in self.recall.items()}, target_recall)
+        """The share of the codes to look at for a recall, by what was measured; beyond the best of it all."""
+        if not 0 < target_recall <= 1:
+            raise InvalidInput(f"target_recall must be more than 0 and at most 1, not {target_recall}")
+        return min((share for recall, share in self.recall.items() if float(recall) >= target_recall), default=1.0)
 
 
 def resident(kind: str, prefix: str) -> list[str]:
@@ -195,7 +195,7 @@ def open_index(opened: bundle.Opened, prefix: str, kind: str, rows: int) -> Segm
     """The index of a segment; CorruptBundle where its files do not belong together."""
     signs = opened.array(prefix + SIGNS)
     if len(signs) != rows:
-        raise _odd(opened, f"has {len(signs)} codes for {rows} passages")
+        raise bundle.corrupt(opened.path, f"has {len(signs)} codes for {rows} passages")
     magnitudes, levels, touch = _second_plane(opened, prefix)
     try:
         if kind == "hash":
@@ -206,7 +206,7 @@ def open_index(opened: bundle.Opened, prefix: str, kind: str, rows: int) -> Segm
             layout = Cells(**{part: opened.array(prefix + name) for part, name in CELLS.items()})
             return CellIndex(layout, signs, magnitudes, levels, Plan.of(opened.info).probes, touch)
     except InvalidInput as error:
-        raise _odd(opened, f"has an index that cannot be one ({error})") from error
+        raise bundle.corrupt(opened.path, f"has an index that cannot be one ({error})") from error
     return ScanIndex(signs, magnitudes, levels, touch)
 
 
@@ -235,7 +235,3 @@ def by_row(index: SegmentIndex, rows: NDArray[np.int64], size: int) -> Iterator[
         some = rows[first : first + size]
         taken = index.planes.take(some)
         yield some, [taken.signs] if taken.magnitudes is None else [taken.signs, taken.magnitudes]
-
-
-def _odd(opened: bundle.Opened, what: str) -> CorruptBundle:
-    return CorruptBundle(f"{opened.path} {what}; restore the bundle from a copy or build it again")

@@ -5,7 +5,7 @@ changes nothing. What has not changed is not written again: a generation takes i
 work is proportional to what is added or deleted (and a thousandth of the bundle: the sums of its blocks).
 
 Segments are merged by size, as what is added comes: a row is copied O(log n) times in its life, and there are O(log n)
-segments. Deleted rows are left out when their segment is merged.
+segments. Deleted rows are left out when their segment is merged. Which files a segment has, it must not know: segments.
 """
 
 from __future__ import annotations

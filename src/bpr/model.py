@@ -10,7 +10,8 @@
         passage_encoder/            config.json, model.safetensors,
                                     head.safetensors (projection.weight, projection.bias, sigma)
 
-The encoder, the builder and training call it.
+The encoder, the builder and training call it; reader.py writes and reads its own JSON file by the same rules. It must
+not know what a network is, nor torch or ONNX.
 """
 
 from __future__ import annotations
@@ -89,34 +90,50 @@ def two_planes(model: Model) -> Model:
 def save(folder: Path, model: Model, files: Iterable[str]) -> None:
     """Write bpr.json over the files (relative to the folder) that belong to the model."""
     facts = {"format": FORMAT, "version": VERSION, **asdict(model), "fingerprint": model.fingerprint}
-    partial = folder / f"{CONFIG}.new"
-    try:
-        facts["files"] = {
-            name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)}
-            for name in sorted(set(files))
-        }
-        partial.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        partial.replace(folder / CONFIG)  # whoever reads meanwhile finds the old one or the new one
-    except OSError as error:
-        raise storage_error("write", folder / CONFIG, error) from error
+    write_facts(folder / CONFIG, facts, files)
 
 
 def load(folder: str | Path) -> tuple[Model, Mapping[str, Mapping[str, Any]]]:
     """A folder's model, and its files with their sizes and sums. "mini" is the one that ships with bpr."""
     path = resolve(folder) / CONFIG
+    if path.parent == MINI:
+        missing = f"this bpr was built without its model {MINI.name!r}: name a model folder"
+    else:
+        missing = f"{path.parent} is no model folder: it has no {CONFIG} (`bpr train` and `bpr export` write one)"
+    return _parsed(path, read_facts(path, FORMAT, VERSION, "a bpr model", missing))
+
+
+def write_facts(path: Path, facts: Mapping[str, Any], files: Iterable[str]) -> None:
+    """Write a folder's JSON file: the facts, and size and sum of each of the files (relative to the folder)."""
+    folder, partial = path.parent, path.with_name(f"{path.name}.new")
+    try:
+        sums = {
+            name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)}
+            for name in sorted(set(files))
+        }
+        partial.write_text(json.dumps({**facts, "files": sums}, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)  # whoever reads meanwhile finds the old one or the new one
+    except OSError as error:
+        raise storage_error("write", path, error) from error
+
+
+def read_facts(path: Path, form: str, version: int, what: str, missing: str) -> dict[str, Any]:
+    """What `write_facts` wrote, if it is of this form and version. what: it describes; missing: said where none is."""
     try:
         facts = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        if path.parent == MINI:
-            raise InvalidInput(f"this bpr was built without its model {MINI.name!r}: name a model folder") from None
-        raise InvalidInput(
-            f"{path.parent} is no model folder: it has no {CONFIG} (`bpr train` and `bpr export` write one)"
-        ) from None
+        raise InvalidInput(missing) from None
     except OSError as error:
         raise storage_error("read", path, error) from error
     except ValueError as error:
         raise InvalidInput(f"{path} is not JSON: {error}") from error
-    return _parsed(path, facts)
+    if not isinstance(facts, dict) or facts.get("format") != form:
+        raise InvalidInput(f"{path} does not describe {what}")
+    if facts.get("version") != version:
+        raise UnsupportedFormat(
+            f"{path} has version {facts.get('version')}, and this bpr reads {version}: a newer bpr may know it"
+        )
+    return facts
 
 
 def resolve(folder: str | Path) -> Path:
@@ -124,8 +141,8 @@ def resolve(folder: str | Path) -> Path:
     return MINI if str(folder) == "mini" and not (Path("mini") / CONFIG).exists() else Path(folder)
 
 
-def check_file(folder: Path, name: str, files: Mapping[str, Mapping[str, Any]]) -> Path:
-    """The path of a model's file, after its size and sum were compared with bpr.json's."""
+def check_file(folder: Path, name: str, files: Mapping[str, Mapping[str, Any]], config: str = CONFIG) -> Path:
+    """The path of a model's file, after its size and sum were compared with bpr.json's (config: or a reader's own)."""
     path = folder / name
     if name not in files:
         raise InvalidInput(f"{folder} has no {name}: `bpr export` makes the ONNX files, `bpr train` the float weights")
@@ -133,11 +150,11 @@ def check_file(folder: Path, name: str, files: Mapping[str, Mapping[str, Any]]) 
         size = path.stat().st_size
         if size != files[name]["bytes"] or sha256(path) != files[name]["sha256"]:
             raise InvalidInput(
-                f"{path} is not the file that {CONFIG} describes: it was changed or cut short; "
+                f"{path} is not the file that {config} describes: it was changed or cut short; "
                 "take the model from its source again"
             )
     except FileNotFoundError:
-        raise InvalidInput(f"{path} is missing, and {CONFIG} names it: take the model from its source again") from None
+        raise InvalidInput(f"{path} is missing, and {config} names it: take the model from its source again") from None
     except OSError as error:
         raise storage_error("read", path, error) from error
     return path
@@ -152,13 +169,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _parsed(path: Path, facts: Any) -> tuple[Model, Mapping[str, Mapping[str, Any]]]:
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise InvalidInput(f"{path} does not describe a bpr model")
-    if facts.get("version") != VERSION:
-        raise UnsupportedFormat(
-            f"{path} has version {facts.get('version')}, and this bpr reads {VERSION}: a newer bpr may know it"
-        )
+def _parsed(path: Path, facts: Mapping[str, Any]) -> tuple[Model, Mapping[str, Mapping[str, Any]]]:
     files = facts.get("files")
     known = {field.name for field in fields(Model)}
     values = {name: value for name, value in facts.items() if name in known}

@@ -1,20 +1,20 @@
 """Passages: read from files or dicts, stored in a bundle, fetched by row or by id.
 
-Called by the builder (`read`, `write`) and by the retriever (`Passages`).
-Knows nothing of vectors, codes or scores: the row number is all that it shares with the index.
+The builder calls `read` and `write`, the retriever `Passages`. Knows nothing of vectors, codes or scores: the row
+number is all that it shares with the index.
 
 In a bundle: `passages.jsonl`, one compact JSON object a line; `offsets.npy`, uint64[n + 1], where each line begins; and
-`ids.npy`, the map from outside id to row: a hash table of row numbers only, so 5 bytes a passage (uint32 at a load of
-0.8). A lookup goes from the id's home slot towards the first empty slot and compares the ids in passages.jsonl.
+`ids.npy`, the map from outside id to row (idmap.py). A lookup goes from the id's home slot towards the first empty slot
+and compares the ids in passages.jsonl.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from json.encoder import encode_basestring as quote  # the C routine: half the time of a JSONEncoder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import idmap
 from .disk import OutputFile
 from .errors import CorruptBundle, InvalidInput
 from .records import Passage
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 TEXTS, OFFSETS, IDS = "passages.jsonl", "offsets.npy", "ids.npy"
 BATCH_BYTES = 1 << 20  # text goes to the bundle in pieces of about this size
-PARTITION_ROWS = 1 << 20  # the id map is made for so many rows at a time, with about 100 MB of working memory
-HASHES_AT_ONCE = 1 << 20
 ROWS_AT_ONCE = 1024
 
 
@@ -161,11 +160,11 @@ def from_line(line: bytes) -> Passage:
 def write(passages: Iterable[Passage], new: bundle.Writer, prefix: str = "") -> int:
     """Store the passages in a bundle that is being written; the number of rows. prefix: of the names of the files.
 
-    Memory does not grow with the text, nor with the number of passages: see PARTITION_ROWS.
+    Memory does not grow with the text, nor with the number of passages: see idmap.py.
     """
     scratch = new.scratch("hashes.tmp")
     rows = _write_lines(passages, new, prefix, scratch)
-    _write_id_map(rows, new, prefix, scratch)
+    idmap.write(new, prefix + IDS, rows, scratch, partial(_refuse_twins, new.generation_path, prefix))
     return rows
 
 
@@ -182,7 +181,7 @@ def _write_lines(passages: Iterable[Passage], new: bundle.Writer, prefix: str, s
             texts.write(b"".join(lines))
             lengths = np.fromiter(map(len, lines), np.uint64, len(lines))
             offsets.append(np.cumsum(lengths, dtype=np.uint64) + np.uint64(end))
-            hashes.write(b"".join(map(_digest, ids)))
+            hashes.write(b"".join(map(idmap.digest, ids)))
             rows, end = rows + len(lines), end + int(lengths.sum())
         hashes.finish()
     return rows
@@ -208,44 +207,7 @@ def _batches(passages: Iterable[Passage]) -> Iterator[tuple[list[bytes], list[st
         yield lines, ids
 
 
-def _write_id_map(rows: int, new: bundle.Writer, prefix: str, scratch: Path) -> None:
-    """Write the table of row numbers, one range of hashes after the other, and refuse an id that comes twice.
-
-    In the order of the hashes, which is the order of the homes, each row takes its home or the first free slot behind
-    it: slot_i = i + max over j <= i of (home_j - j). Nothing wraps around; the last slot is always empty.
-    """
-    dtype, homes, width = _row_type(rows), _homes(rows), np.uint64(_home_width(rows))
-    end = 0  # of the slots written so far
-    with new.array(prefix + IDS, dtype, ()) as table:
-        for hashes, part_rows in _partitions(scratch, rows):
-            _refuse_twins(hashes, part_rows, new.generation_path, prefix)
-            order = np.arange(len(hashes))
-            slots = np.maximum.accumulate(np.maximum((hashes // width).astype(np.int64) - order, end)) + order
-            block = np.full(slots[-1] + 1 - end, _empty(dtype), dtype)
-            block[slots - end] = part_rows
-            table.append(block)
-            end = int(slots[-1]) + 1
-        table.append(np.full(max(homes, end) + 1 - end, _empty(dtype), dtype))
-
-
-def _partitions(scratch: Path, rows: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-    """Hashes and their rows, sorted, in ranges of hashes that hold about PARTITION_ROWS each."""
-    parts = -(-rows // PARTITION_ROWS)
-    for part in range(parts):
-        low, high = (part << 64) // parts, ((part + 1 << 64) // parts) - 1
-        found_hashes, found_rows = [], []
-        for start in range(0, rows, HASHES_AT_ONCE):
-            hashes = np.fromfile(scratch, ">u8", HASHES_AT_ONCE, offset=8 * start).astype(np.uint64)
-            inside = np.flatnonzero((hashes >= low) & (hashes <= high))
-            found_hashes.append(hashes[inside])
-            found_rows.append(inside + start)
-        hashes = np.concatenate(found_hashes)
-        if len(hashes):
-            order = np.argsort(hashes, kind="stable")
-            yield hashes[order], np.concatenate(found_rows)[order]
-
-
-def _refuse_twins(hashes: NDArray[np.uint64], rows: NDArray[np.int64], folder: Path, prefix: str) -> None:
+def _refuse_twins(folder: Path, prefix: str, hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
     """InvalidInput if two of these rows, sorted by hash, have the same id. Equal hashes alone are no crime."""
     seen: dict[str, int] = {}
     for second in np.flatnonzero(hashes[1:] == hashes[:-1]) + 1:
@@ -264,41 +226,6 @@ def _stored_id(folder: Path, prefix: str, row: int) -> str:
         return from_line(texts.readline()).id
 
 
-# ── The id map's arithmetic: what the writer and the reader must agree on ────────────────────────────────────────────
-
-
-def _digest(outside_id: str) -> bytes:
-    """8 bytes that stand for the id: the same on every machine and in every process."""
-    return hashlib.blake2b(outside_id.encode(), digest_size=8).digest()
-
-
-def _digest_or_none(outside_id: str) -> bytes | None:
-    """None for what is no text and so cannot be an id."""
-    try:
-        return _digest(outside_id)
-    except UnicodeEncodeError:
-        return None
-
-
-def _homes(rows: int) -> int:
-    """How many home slots there are for so many rows: a load of 0.8."""
-    return rows + rows // 4 + 2
-
-
-def _home_width(rows: int) -> int:
-    """How many neighbouring hashes share a home slot: home = hash // width, so homes are in the order of the hashes."""
-    return -(-(1 << 64) // _homes(rows))
-
-
-def _row_type(rows: int) -> np.dtype[Any]:
-    """The smallest type that holds every row and one more value, for the empty slots."""
-    return np.dtype(np.uint32 if rows < 2**32 - 1 else np.uint64)
-
-
-def _empty(dtype: np.dtype[Any]) -> int:
-    return int(np.iinfo(dtype).max)
-
-
 # ── Out of a bundle ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -312,8 +239,8 @@ class Passages:
         if (
             self._rows < 0
             or self._offsets.array.dtype != np.uint64
-            or self._ids.array.dtype != _row_type(self._rows)
-            or len(self._ids.array) <= _homes(self._rows)
+            or self._ids.array.dtype != idmap.row_type(self._rows)
+            or len(self._ids.array) <= idmap.homes_of(self._rows)
         ):
             raise CorruptBundle(f"{OFFSETS} and {IDS} do not belong together; restore or rebuild the bundle")
 
@@ -355,8 +282,8 @@ class Passages:
 
     def find_all(self, outside_ids: Sequence[str]) -> list[int | None]:
         """The row of the passage with each of these ids, or None; all at once costs a tenth of one by one."""
-        digests = [_digest_or_none(each) for each in outside_ids]
-        width = _home_width(self._rows)
+        digests = [idmap.digest_or_none(each) for each in outside_ids]
+        width = idmap.home_width(self._rows)
         found: list[int | None] = [None] * len(digests)
         # Which are looked for, and in which slot: from the home of each on, until it must have come.
         wanted = [(at, int.from_bytes(each, "big") // width) for at, each in enumerate(digests) if each is not None]
@@ -368,7 +295,7 @@ class Passages:
             for (at, slot, row), there in zip(taken, ids, strict=True):
                 if there == outside_ids[at]:
                     found[at] = row
-                elif _digest(there) <= cast("bytes", digests[at]):  # in the order of their digests: ours may yet come
+                elif idmap.digest(there) <= cast("bytes", digests[at]):  # slots are in their order: ours may yet come
                     wanted.append((at, slot + 1))
         return found
 
@@ -379,7 +306,7 @@ class Passages:
         self._ids.require_rows(inside)
         rows: list[int | None] = table[inside].tolist()
         for at, (slot, row) in enumerate(zip(slots, rows, strict=True)):
-            if row == _empty(table.dtype):
+            if row == idmap.empty(table.dtype):
                 rows[at] = None
             elif slot >= len(table) or cast("int", row) >= self._rows:
                 raise CorruptBundle(f"{IDS} leads nowhere for {looked_for[at]!r}; restore or rebuild the bundle")

@@ -1,7 +1,7 @@
 """Text to tokens, and where each token stands in its text. The only importer of tokenizers beside training.
 
 The encoder opens its tokenizers here; the reader and its training cut questions and passages with `Cutter`, so that a
-span of tokens is a span of characters.
+span of tokens is a span of characters. It knows texts and one file, tokenizer.json; nothing of models.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cutter:
     def __init__(self, path: Path) -> None:
         """path: a tokenizer.json."""
         self._tokenizer = open_tokenizer(path, None)
-        found = [self._tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")]
+        found = [self.id_of(token) for token in ("[CLS]", "[SEP]", "[PAD]")]
         if None in found:
             raise InvalidInput(f"{path} has no [CLS], [SEP] and [PAD]: bpr reads with BERT-like models")
         self.cls, self.sep, self.pad = found
@@ -56,10 +56,19 @@ class Cutter:
         found = self._tokenizer.encode_batch(short, add_special_tokens=False)
         return [_pieces(each, text, longest) for each, text in zip(found, short, strict=True)]
 
+    def ids(self, texts: Sequence[str], longest: int) -> list[list[int]]:
+        """The tokens alone, for those who need no places: training."""
+        short = [text[: longest * CHARACTERS_PER_TOKEN] for text in texts]
+        return [each.ids[:longest] for each in self._tokenizer.encode_batch(short, add_special_tokens=False)]
+
+    def id_of(self, token: str) -> int | None:
+        """The number of a token, if there is such a one."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
     def words(self) -> list[str]:
         """The vocabulary in the order of its ids."""
-        known: dict[str, int] = self._tokenizer.get_vocab()
-        return sorted(known, key=known.__getitem__)
+        return words_of(self._tokenizer)
 
 
 def _pieces(found: Any, text: str, longest: int) -> Pieces:
@@ -84,6 +93,12 @@ def check_text(text: Any, what: str) -> None:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(f"{what} has half a surrogate pair at character {error.start}, which is no text") from None
+
+
+def words_of(tokenizer: Any) -> list[str]:
+    """The vocabulary of a tokenizer, in the order of its ids."""
+    known: dict[str, int] = tokenizer.get_vocab()
+    return sorted(known, key=known.__getitem__)
 
 
 def open_tokenizer(path: Path, length: int | None) -> Any:

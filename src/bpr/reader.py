@@ -14,7 +14,6 @@ The graph runs on bpr's own engine or on ONNX Runtime, as the encoder's do (enco
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -24,9 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import model as models
-from .disk import storage_error
 from .encoder import Engine, each_text, open_graph
-from .errors import InvalidInput, UnsupportedFormat
+from .errors import InvalidInput
 from .kernels import Cancel, Limits
 from .onnxfile import OnnxFile
 from .pieces import Cutter, Ids, Pieces, check_text
@@ -79,17 +77,7 @@ class ReaderModel:
 
 def save_model(folder: Path, model: ReaderModel, files: Iterable[str]) -> None:
     """Write reader.json over the files (relative to the folder) that belong to the reader."""
-    facts: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(model)}
-    partial = folder / f"{CONFIG}.new"
-    try:
-        facts["files"] = {
-            name: {"bytes": (folder / name).stat().st_size, "sha256": models.sha256(folder / name)}
-            for name in sorted(set(files))
-        }
-        partial.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        partial.replace(folder / CONFIG)  # whoever reads meanwhile finds the old one or the new one
-    except OSError as error:
-        raise storage_error("write", folder / CONFIG, error) from error
+    models.write_facts(folder / CONFIG, {"format": FORMAT, "version": VERSION, **asdict(model)}, files)
 
 
 def has_reader(folder: str | Path) -> bool:
@@ -101,22 +89,8 @@ def has_reader(folder: str | Path) -> bool:
 def load_model(folder: str | Path) -> tuple[ReaderModel, Mapping[str, Mapping[str, Any]]]:
     """A folder's reader, and its files with their sizes and sums."""
     path = models.resolve(folder) / CONFIG
-    try:
-        facts = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        raise InvalidInput(
-            f"{path.parent} has no reader: there is no {CONFIG} (`bpr train-reader` and `bpr export` write one)"
-        ) from None
-    except OSError as error:
-        raise storage_error("read", path, error) from error
-    except ValueError as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise InvalidInput(f"{path} does not describe a reader of bpr")
-    if facts.get("version") != VERSION:
-        raise UnsupportedFormat(
-            f"{path} has version {facts.get('version')}, and this bpr reads {VERSION}: a newer bpr may know it"
-        )
+    missing = f"{path.parent} has no reader: there is no {CONFIG} (`bpr train-reader` and `bpr export` write one)"
+    facts = models.read_facts(path, FORMAT, VERSION, "a reader of bpr", missing)
     try:
         values = {each.name: facts[each.name] for each in fields(ReaderModel)}
         made = {"mix": Mix(**values["mix"]), "calibration": Calibration(**values["calibration"])}
@@ -161,8 +135,8 @@ class Reader:
         """Made by `open`."""
         self.folder = models.resolve(folder)
         self.model, files = load_model(self.folder)
-        self._cutter = Cutter(models.check_file(self.folder, models.TOKENIZER, files))
-        self._graph = open_graph(models.check_file(self.folder, GRAPH, files), engine)
+        self._cutter = Cutter(models.check_file(self.folder, models.TOKENIZER, files, CONFIG))
+        self._graph = open_graph(models.check_file(self.folder, GRAPH, files, CONFIG), engine)
         wanted = {"input_ids", *(["token_type_ids"] if self.model.token_types else [])}
         if self._graph.inputs != wanted or "logits" not in self._graph.outputs:
             raise InvalidInput(f"{self.folder / GRAPH} is not the graph of a reader: make it with `bpr export`")

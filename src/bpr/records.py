@@ -1,8 +1,11 @@
-"""What flows between the rooms: small frozen values, printable and JSON-able, that know of no room."""
+"""What flows between the rooms: small frozen values, printable and JSON-able, that know of no room.
+
+Everyone makes and takes them, users too: a field that is added or renamed here is a change of bpr's surface.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,6 +44,11 @@ class Hit:
     def to_dict(self) -> dict[str, Any]:
         """As a JSON-able dict."""
         return asdict(self)
+
+
+def passages_of(hits: Iterable[Hit]) -> list[Passage]:
+    """Hits as what a reader reads."""
+    return [Passage(hit.id, hit.title, hit.text, hit.meta) for hit in hits]
 
 
 @dataclass(frozen=True, slots=True)

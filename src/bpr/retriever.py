@@ -28,7 +28,7 @@ from .kernels import Cancel, Limits
 from .kinds import SegmentIndex
 from .passages import ROWS_AT_ONCE, Passages
 from .reader import Reader, has_reader
-from .records import Answer, Hit, Hits, Passage
+from .records import Answer, Hit, Hits, Passage, passages_of
 from .segments import load_transform
 from .snapshot import Seen, Snapshot
 
@@ -208,8 +208,7 @@ class Retriever:
         found = self.search(asked, k=min(k or reader.model.passages, len(self)), **how)
         given = []
         for text, hits in zip(asked, found, strict=True):
-            passages = [Passage(hit.id, hit.title, hit.text, hit.meta) for hit in hits]
-            answers = reader.answer(text, passages, n or 1, least=least, **limits)
+            answers = reader.answer(text, passages_of(hits), n or 1, least=least, **limits)
             given.append(answers if n is not None else answers[0] if answers else None)
         return given[0] if alone else given
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import bundle, columns, kinds, lexical, passages, vectors
 from .codes import BLOCK_ROWS, Codes, Floats, Mask, RowMask
-from .errors import CorruptBundle, InvalidInput, UnsupportedFormat
+from .errors import InvalidInput, UnsupportedFormat
 from .filters import KINDS as VALUE_KINDS
 from .filters import Condition, matches
 from .index import Cells, SegmentedIndex
@@ -91,7 +91,7 @@ def listed(opened: bundle.Opened) -> list[Segment]:
         described = info["segments"] if bundle.SEGMENTS in opened.manifest.features else [{"prefix": "", **info}]
         return [Segment(str(each["prefix"]), int(each["rows"]), str(each.get("kind"))) for each in described]
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise _odd(opened, f"does not say what its segments are ({error!r})") from error
+        raise bundle.corrupt(opened.path, f"does not say what its segments are ({error!r})") from error
 
 
 def deleted(opened: bundle.Opened, segment: Segment) -> Numbers:
@@ -101,7 +101,7 @@ def deleted(opened: bundle.Opened, segment: Segment) -> Numbers:
         return np.empty(0, np.int64)
     rows = opened.array(name)
     if rows.dtype != np.int64 or rows.ndim != 1 or not _ascending(rows, segment.rows):
-        raise _odd(opened, f"has a {name} that is no list of its rows")
+        raise bundle.corrupt(opened.path, f"has a {name} that is no list of its rows")
     return rows
 
 
@@ -235,7 +235,7 @@ class Contents:
         self.vectors = _of_all(opened, self.segments, vectors.stored, vectors.Vectors)
         sizes = [segment.rows for segment in self.segments]
         if len(self.rows) != opened.info["rows"] or [len(texts) for texts in self.texts] != sizes:
-            raise _odd(opened, "has segments of other sizes than its manifest says")
+            raise bundle.corrupt(opened.path, "has segments of other sizes than its manifest says")
 
     @property
     def is_whole(self) -> bool:
@@ -348,7 +348,7 @@ def _of_all(
         return None
     found = [made(opened, each.prefix) for each, has in zip(parts, there, strict=True) if has]
     if [len(each) for each in found] != [each.rows for each in parts]:
-        raise _odd(opened, "has words or vectors of other rows than its passages")
+        raise bundle.corrupt(opened.path, "has words or vectors of other rows than its passages")
     return found
 
 
@@ -358,7 +358,7 @@ def _columns(opened: bundle.Opened, segment: Segment) -> columns.Columns | None:
         return None
     found = columns.Columns(opened, segment.prefix)
     if len(found) != segment.rows:
-        raise _odd(opened, f"has metadata of {len(found)} rows for {segment.rows} passages")
+        raise bundle.corrupt(opened.path, f"has metadata of {len(found)} rows for {segment.rows} passages")
     return found
 
 
@@ -369,7 +369,3 @@ def _everywhere(rows: int, value: bool) -> RowMask:
 def _ascending(rows: Numbers, size: int) -> bool:
     inside = not len(rows) or (int(rows[0]) >= 0 and int(rows[-1]) < size)
     return inside and bool((np.diff(rows) > 0).all())
-
-
-def _odd(opened: bundle.Opened, what: str) -> CorruptBundle:
-    return CorruptBundle(f"{opened.path} {what}; restore the bundle from a copy or build it again")

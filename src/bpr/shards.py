@@ -68,16 +68,14 @@ class Entry:
 # ── Making ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def shard(
-    path: str | Path, folder: str | Path, count: int, *, progress: Progress | None = None, disk: Disk | None = None
-) -> list[Entry]:
+def shard(path: str | Path, folder: str | Path, count: int, *, progress: Progress | None = None) -> list[Entry]:
     """Cut the bundle at `path` into `count` shards of as many rows (one more or less) below `folder`.
 
     A bundle of shards that is there gets a new generation, in one step at the end; the shards of the one before stay
     until the next, for those who serve them. Words (BM25) are left out: their statistics are of the whole.
     """
     say, folder = progress or (lambda what, done, total: None), Path(folder)
-    with bundle.open(path, verify="lazy") as opened, bundle.create(folder, disk=disk) as new:
+    with bundle.open(path, verify="lazy") as opened, bundle.create(folder) as new:
         held = Contents(opened)
         rows = len(held.rows)
         if not rows:

@@ -1,7 +1,7 @@
 """All that belongs to one generation of an opened bundle: its rows, codes and texts, and the search over them.
 
 The retriever asks it, and swaps it as a whole when a newer generation is published. It knows arrays, not questions in
-words: encoder and reader stay with the retriever.
+words (but for BM25's): encoder and reader stay with the retriever.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from .evaluation import answer_words
 MOST_WORDS = 10  # of an answer, as in the paper
 MOST_TOKENS = 48  # of those words: what has more is no word
 SPANS = 5  # of a passage that are kept: what lies behind them has next to no probability
+NEWTON_STEPS = 50  # at most; a handful is the rule
 CERTAIN = 1e-6  # probabilities stay so far from 0 and 1, or their logits would be infinite
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -159,7 +160,7 @@ def sigmoid(x: Doubles) -> Doubles:
     return np.asarray(0.5 * (1 + np.tanh(0.5 * np.asarray(x, np.float64))))
 
 
-def fitted(known: Doubles, right: Flags, decay: float = 1e-3, steps: int = 50) -> Calibration:
+def fitted(known: Doubles, right: Flags, decay: float = 1e-3) -> Calibration:
     """Logistic regression by Newton's method. known: features float[n, 4]; right: bool[n], whether EM held."""
     if len(known) != len(right) or right.all() or not right.any():
         raise InvalidInput("a calibration needs answers of both kinds, right ones and wrong ones")
@@ -169,7 +170,7 @@ def fitted(known: Doubles, right: Flags, decay: float = 1e-3, steps: int = 50) -
     x = known / scale
     x[:, 1:][:, constant[1:]] = 0.0
     weights = np.zeros(4)
-    for _ in range(steps):
+    for _ in range(NEWTON_STEPS):
         p = sigmoid(x @ weights)
         gradient = x.T @ (p - right) / len(x) + decay * np.array([0, 1, 1, 1]) * weights
         curve = (x * (p * (1 - p))[:, None]).T @ x / len(x) + decay * np.eye(4)

@@ -1,4 +1,8 @@
-"""The paper's two stages. Knows any index by its protocol; must not know files or text."""
+"""The paper's two stages: candidates by Hamming distance, then their rank by the float question.
+
+Snapshots, tuning, bench.py and the paper's tables search here. Knows any index by its protocol; must not know
+files or text.
+"""
 
 from __future__ import annotations
 

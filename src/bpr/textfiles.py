@@ -1,7 +1,7 @@
 """Text files, plain or packed, as numbered lines and as records: what every reader of text reads from.
 
-Knows files and their formats, not passages: a record is a dict, whatever its keys mean.
-Everything here is streamed in flat memory, and every error names the file and the line.
+Passages, questions, examples and results are read through it. Knows files and their formats, not passages: a record is
+a dict, whatever its keys mean. All is streamed in flat memory, and every error names the file and the line.
 """
 
 from __future__ import annotations

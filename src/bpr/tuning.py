@@ -1,7 +1,8 @@
 """Which index a bundle should have for a wanted recall: measured on its own passages, on this machine, and stored.
 
 The edges (bpr.tune, `bpr tune`) call it. Recall is the share of the k best passages, had every passage been scored,
-that a search finds. Half of what may be missed is left to the number of candidates, the other half to the cells.
+that a search finds. Half of what may be missed is left to the number of candidates, the other half to the cells. It
+asks as any user could, and writes through `live` alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from .codes import Questions, unpack
 from .encoder import Encodes
 from .errors import InvalidInput
 from .index import CellIndex, ScanIndex
-from .index.cells import TARGETS
 from .kernels import Limits
 from .kinds import Kind, Plan, made_layout
 from .records import Progress
@@ -32,6 +32,7 @@ K = 20
 QUESTIONS, TIMED = 500, 40
 CANDIDATES = (50, 100, 200, 500, 1000, 2000, 4000, 8000)
 PROBES = tuple(2 ** (-step / 2) for step in range(18, 0, -1))  # from 0.2 % of the codes on
+TARGETS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # recalls whose share of the codes is remembered
 CELLS_FROM = 50_000  # rows: the scan of fewer takes less than the cells' own work
 WORTH = 0.7  # of the scan's time: above that, an exact index is the better choice
 AT_ONCE = 64

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpr.errors import BprError, InvalidInput, UnsupportedFormat
-from bpr.interchange import arrays, faissfile, jsonpieces, results
+from bpr.interchange import arrays, faissfile, jsonpieces, results, writing
 from bpr.interchange.results import Context, Result
 
 BITS, ROWS = 32, 20
@@ -181,7 +181,7 @@ def found(draw: st.DrawFn) -> list[Result]:
 def test_what_is_written_is_read_again(given_results: list[Result], kind: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results"
-        count = results.write(given_results, path, kind)
+        count = writing.write(given_results, path, kind)
         assert count.questions == len(given_results)
         if kind == "trec" and not any(each.contexts for each in given_results):
             return

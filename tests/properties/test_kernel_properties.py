@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpr import kernels
-from bpr.codes import Questions, RowMask, candidates_reference, hamming_reference, scores_reference
+from bpr.codes import Questions, RowMask, candidates_reference, scores_reference
 from bpr.kernels import Limits
 
 SIMD = kernels.simd_levels()
@@ -112,18 +112,6 @@ def test_the_largest_distance_there_is(width: int, count: int) -> None:
     rows, far = at_every_level(lambda: kernels.scan(codes, questions, 5))
     assert (far == width * 8).all()
     assert (rows == np.arange(5)).all()
-
-
-# ── distances ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@given(cases(work=500_000), st.integers(0, 50), st.integers(1, 8))
-def test_distances_are_the_reference(case: Case, wanted: int, threads: int) -> None:
-    n, q = len(case.codes), len(case.questions)
-    rows = case.random().integers(0, max(n, 1), (q, wanted if n else 0))
-    found = at_every_level(lambda: (kernels.distances(case.codes, case.questions, rows, limits=Limits(threads)),))
-    expected = hamming_reference(case.codes, case.questions)
-    assert_same(found, (np.take_along_axis(expected, rows, axis=1),))
 
 
 # ── rerank and scan_scores ───────────────────────────────────────────────────────────────────────────────────────────
@@ -258,7 +246,6 @@ def test_no_byte_outside_is_touched(placed: Callable, n: int, width: int, count:
             for mask in (bits, few):
                 kernels.native().scan(codes, questions, l, 1, mask, -1.0, None)
                 kernels.native().scan_scores(codes, large, (0.5, 1.5), vectors, l, 1, mask, -1.0, None)
-            kernels.distances(codes, questions, rows)
             for second in ((None, None), (large, (0.5, 1.5))):
                 kernels.rerank(codes, *second, asked, rows, l)
                 kernels.scan_scores(codes, *second, asked, l)

@@ -163,7 +163,6 @@ def test_a_missing_package_is_named_with_what_to_install(monkeypatch, package):
 def test_ranked_rows_are_taken_in_their_order_with_the_same_exclusions():
     assert ranks_of([ASK], [5, 0, 1, 4, 2]) == [("none", "far", "hard")]
     assert ranks_of([ASK], [5, 0, 1, 4, 2], depth=2) == [("none", "far")]
-    assert ranks_of([ASK], [5, 0, 1, 4, 2], skip_first=1) == [("far", "hard")]
     assert ranks_of([ASK], [5, 5, 0, 5, 4]) == [("none", "far")]
     assert ranks_of([ASK, Example("q", (), ("none",))], [0, 1], [5, 0]) == [(), ("gold",)]
 
@@ -183,7 +182,6 @@ def test_any_whole_numbers_will_do_and_nothing_too():
         (np.zeros((2, 3), np.int64), {}, r"for 1 examples, not int64\[2, 3\]"),
         (np.array([[0, 6]]), {}, "holds rows 0 to 6, but the passages are 0 to 5"),
         (np.array([[0, -1]]), {}, "holds rows -1 to 0"),
-        (np.array([[0]]), {"skip_first": -1}, "skip_first must be 0 or more"),
         (np.array([[0]]), {"depth": 0}, "at least 1"),
     ],
 )

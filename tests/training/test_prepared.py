@@ -13,8 +13,9 @@ from toys import CLS, PAD, SEP, VOCABULARY, WORDS, Toy, write_tokenizer
 
 from bpr.errors import InvalidInput, StorageError
 from bpr.training import prepared
+from bpr.training.arrays import Ragged
 from bpr.training.data import Example, hold_out
-from bpr.training.prepared import FACTS, Prepared, Ragged, prepare
+from bpr.training.prepared import FACTS, Prepared, prepare
 
 
 def words_of(tokens: Any) -> list[str]:

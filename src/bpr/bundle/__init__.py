@@ -18,7 +18,7 @@ disk.
 
 from __future__ import annotations
 
-from .manifest import BLOCK_BYTES, SEGMENTS, SHARDS, FileEntry, Manifest, seal
+from .manifest import BLOCK_BYTES, SEGMENTS, SHARDS, FileEntry, Manifest, corrupt, seal
 from .reader import VERIFY_LIMIT, Checked, Opened, Verify, open, verify
 from .view import View
 from .writer import ArrayOut, Writer, create, update
@@ -36,6 +36,7 @@ __all__ = [
     "Verify",
     "View",
     "Writer",
+    "corrupt",
     "create",
     "open",
     "seal",

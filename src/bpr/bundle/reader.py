@@ -1,4 +1,8 @@
-"""Opening and verifying bundles. It writes nothing, takes no lock, and must not know what the files are for."""
+"""Opening and verifying bundles: a manifest, and all files of its generation or none.
+
+Everyone opens bundles through `bundle`; the writer opens the one that it is about to follow. It writes nothing, takes
+no lock, and must not know what the files are for.
+"""
 
 from __future__ import annotations
 

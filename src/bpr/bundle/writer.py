@@ -1,7 +1,8 @@
 """Writing bundles: a new generation beside the old one, then one rename that makes it the bundle.
 
 The order of its steps is what keeps a bundle whole through a crash, a full disk or a power cut; each step says why it
-is there. Every file operation goes through `Disk`. It must not know what the files are for.
+is there. Every file operation goes through `Disk`. The builder, `live` and `shards` write through `bundle`; it must not
+know what the files are for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The verb shard. Registered by being imported (cli/__init__.py)."""
+"""The verb shard: a bundle cut for several machines. Registered by being imported (cli/__init__.py).
+
+shards.py cuts; what serves shards is `bpr serve --ray` (onray.py). Nothing here knows Ray.
+"""
 
 from __future__ import annotations
 

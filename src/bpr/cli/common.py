@@ -1,7 +1,7 @@
 """What all verbs share: the typer app, how a verb ends, and the options that several of them have.
 
 The verbs' own files import it; it must not know any verb. Only typer is imported at the start, so that `bpr --help` is
-quick; numpy and rich (terminal.py) come with the verb that needs them.
+quick; numpy and rich (terminal/) come with the verb that needs them.
 
 A new verb is a function below `@verb(example, …)`: how it ends (errors, Ctrl-C, a closed pipe) is taken care of here.
 """

@@ -1,4 +1,7 @@
-"""The verb demo: a first look at bpr on passages that come with it. Registered by being imported (cli/__init__.py)."""
+"""The verb demo: a first look at bpr on passages that come with it. Registered by being imported (cli/__init__.py).
+
+It takes the steps of demo/ one by one, and prints what each gives. Nothing is measured here.
+"""
 
 from __future__ import annotations
 

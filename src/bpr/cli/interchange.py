@@ -200,6 +200,7 @@ def results(
     """
     from .. import terminal
     from ..interchange import results as exchange
+    from ..interchange.writing import write
 
     asked = _asked(questions, kind, regex=regex, split=split, qrels=qrels)
     chosen = layout.value if layout else exchange.recognised(source)
@@ -207,7 +208,7 @@ def results(
         found: Iterable[Result] = _counted(exchange.read(source, chosen), known, not quiet)
         if asked is not None:
             found = (result for _, result in exchange.Matched(asked).pairs(found))
-        done = exchange.write(found, output, to.value, regex=regex)
+        done = write(found, output, to.value, regex=regex)
     if as_json:
         facts = {"from": chosen, "to": to.value, "questions": done.questions, "passages": done.passages}
         terminal.print_json({"results": str(output), **facts})

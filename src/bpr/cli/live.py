@@ -1,4 +1,7 @@
-"""The verbs that change a bundle: add, delete, compact. Registered by being imported (cli/__init__.py)."""
+"""The verbs that change a bundle: add, delete, compact. Registered by being imported (cli/__init__.py).
+
+Each is one call of live.py, which changes all or nothing; here stands only which passages and ids are meant.
+"""
 
 from __future__ import annotations
 

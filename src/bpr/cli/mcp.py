@@ -1,4 +1,7 @@
-"""The verb mcp: a bundle as tools for language models. Registered by being imported (cli/__init__.py)."""
+"""The verb mcp: a bundle as tools for language models. Registered by being imported (cli/__init__.py).
+
+It opens the bundle, and integrations/mcp.py does the rest: stdout is the protocol's, so nothing is printed here.
+"""
 
 from __future__ import annotations
 

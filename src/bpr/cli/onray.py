@@ -1,4 +1,7 @@
-"""What index and serve share for --ray: the options, and the way to cluster/. Registers no verb."""
+"""What index and serve share for --ray: the options, and the way to cluster/. Registers no verb.
+
+bundles.py and serve.py call it. cluster/ is imported where it is called, so that nobody else pays for Ray.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The verb serve: a bundle over HTTP. Registered by being imported (cli/__init__.py)."""
+"""The verb serve: a bundle over HTTP. Registered by being imported (cli/__init__.py).
+
+It turns options into Settings, opens the bundle (or its shards, through onray.py) and binds the port; service/ does the
+rest, and is imported only then.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The verbs about a bundle's index: tune, duplicates. Registered by being imported (cli/__init__.py)."""
+"""The verbs about a bundle's index: tune, duplicates. Registered by being imported (cli/__init__.py).
+
+tuning.py measures and chooses, index/hash.py finds what is nearly the same; here both become tables.
+"""
 
 from __future__ import annotations
 

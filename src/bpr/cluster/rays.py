@@ -1,4 +1,7 @@
-"""To Ray and back: connecting, and its errors in our words. The rest of cluster/ calls it."""
+"""To Ray and back: connecting, and its errors in our words.
+
+The rest of cluster/ and the command line call it. It must not know what runs there: no bundle, no model.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import plots
-from ..baselines import PAPER_LINKS, faiss
+from ..baselines import PAPER_LINKS
+from ..peers import faiss
 from ..reader import Reader
 from ..records import Progress
 from .inputs import BITS, FLOAT, ONE, Corpus, Side, Source, corpus, side

@@ -1,7 +1,8 @@
 """The paper's ablations: small models trained with one setting changed each, and what they find. Knows training.
 
 Each variant is trained into a folder of its own; one that is there already, of the same recipe and data, is not trained
-again. They are measured on the held-out questions, as the paper's are on its development set.
+again. They are measured on the held-out questions, as the paper's are on its development set. `bpr compare` calls it,
+where ablations are asked for; nothing else of compare/ may import it.
 """
 
 from __future__ import annotations

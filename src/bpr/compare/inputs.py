@@ -1,7 +1,7 @@
 """What is compared: passages, questions, and how each model sees them (its Side).
 
 Vectors come from files, codes from a bundle, or a model makes them here: into FOLDER/vectors, part by part, so that a
-killed run goes on where it was.
+killed run goes on where it was. compare/__init__.py calls it; it must not know which rows the tables have.
 """
 
 from __future__ import annotations

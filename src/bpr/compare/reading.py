@@ -1,7 +1,8 @@
 """The EM column: what a reader answers from the passages that each row found, on a fixed sample of the questions.
 
 Rows find mostly the same passages, so each pair of question and passage is read once. What a row gave is kept in
-FOLDER/read, and taken from there as long as the row and the reader are the same.
+FOLDER/read, and taken from there as long as the row and the reader are the same. It knows what rows found, and nothing
+of their indexes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From results to tables, in the terminal and as Markdown, JSON and drawings. Computes intervals; measures nothing.
 
-A column is a head and what it shows of a result; one that no result has anything for is left out, so that what later
-versions measure (EM, say) is one more line in COLUMNS.
+A column is a head and what it shows of a result; one that no result has anything for is left out, so that a new measure
+is one more line in COLUMNS. compare/__init__.py calls it; it must not know how a figure came about.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How much memory an index takes: `python -m bpr.compare.resident INDEX QUESTIONS.npy SETTINGS` prints it as JSON.
 
 A process of its own, since in one that has built an index the allocator holds what nobody needs any more. Libraries are
-loaded and used before the first look, so that their own memory (threads, buffers) does not count.
+loaded and used before the first look, so that their own memory (threads, buffers) does not count. measure.py starts it.
 """
 
 from __future__ import annotations

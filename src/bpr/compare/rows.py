@@ -1,6 +1,7 @@
 """The rows of the tables: which index, made of which side, searched how.
 
-A later kind of index (hash lookup, cells) is one more Row in `all_rows`.
+measure.py measures them; report.py shows them in this order. A later kind of index is one more Row in `all_rows`, and
+nothing else here knows of it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `ScanIndex` looks at every code; `HashIndex` gives the same from hash tables where that is cheaper; `CellIndex` looks at
 the codes of the cells that fit a question best; `SegmentedIndex` makes one of several. What an index must be able to do
-is the protocol `Index`; baselines obey it as well.
+is the protocol `Index`; baselines obey it as well. kinds.py opens them out of bundles; an index knows arrays alone.
 """
 
 from __future__ import annotations

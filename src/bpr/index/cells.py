@@ -7,7 +7,7 @@ not know bundles or text: arrays in, arrays out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,7 +170,7 @@ def lay_out(centroids: Centroids, nearest: NDArray[np.uint32]) -> Cells:
 
 
 class CellIndex:
-    """Candidates from the cells whose centroids fit a question best. Approximate: `calibrate` says by how much.
+    """Candidates from the cells whose centroids fit a question best. Approximate: `bpr.tune` measures by how much.
 
         index = bpr.CellIndex.build(codes, magnitudes, levels)           # from codes in the order of rows
         index = bpr.CellIndex(cells, signs, magnitudes, levels)          # from planes in the order of cells.rows
@@ -271,49 +271,3 @@ def _checked_probes(probes: float) -> float:
     if not 0 < probes <= 1:
         raise InvalidInput(f"probes is the share of the codes to look at: more than 0, at most 1, not {probes}")
     return float(probes)
-
-
-# ---- how much a share of the codes finds ----
-
-TARGETS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-
-
-def calibrate(
-    index: CellIndex,
-    questions: Questions,
-    targets: Iterable[float] = TARGETS,
-    *,
-    candidates: int = 1000,
-    k: int = 20,
-    threads: int | None = None,
-) -> dict[float, float]:
-    """For each target recall the least share of the codes (of steps by √2) that reaches it: {recall: probes}.
-
-    recall: the share of the k best of a full scan, after the rerank of as many candidates, that the cells find.
-    """
-    if not len(questions) or not len(index):
-        raise InvalidInput("calibrating needs questions and passages: there are none")
-    limits = Limits(threads)
-
-    def best(probes: float) -> NDArray[np.int64]:
-        rows, _, _ = index.with_probes(probes).visit(questions, candidates, limits=limits)
-        return index.planes.rerank(questions, rows, k, limits).rows
-
-    wanted, table, left = best(1.0), dict[float, float](), sorted(targets)
-    for step in range(20, 0, -1):
-        probes = 2 ** (-step / 2)
-        found = _share_found(best(probes), wanted) if left else 0.0
-        while left and found >= left[0]:
-            table[left.pop(0)] = probes
-    return table | dict.fromkeys(left, 1.0)
-
-
-def _share_found(found: NDArray[np.int64], wanted: NDArray[np.int64]) -> float:
-    return float(np.mean([np.isin(one, other).mean() for one, other in zip(wanted, found, strict=True)]))
-
-
-def probes_for(table: Mapping[float, float], target_recall: float) -> float:
-    """The share of the codes to look at for a recall, by the table of `calibrate`; beyond its last entry all."""
-    if not 0 < target_recall <= 1:
-        raise InvalidInput(f"target_recall must be more than 0 and at most 1, not {target_recall}")
-    return min((probes for recall, probes in table.items() if recall >= target_recall), default=1.0)

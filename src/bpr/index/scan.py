@@ -1,6 +1,7 @@
 """The exhaustive index: every code is compared with every question. Exact, no memory beside the codes.
 
-Knows the kernel; must not know bundles or text.
+The default of every bundle, and what the other kinds are measured against. Knows the kernel; must not know bundles or
+text.
 """
 
 from __future__ import annotations

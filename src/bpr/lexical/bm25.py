@@ -1,4 +1,8 @@
-"""From questions to rows, by BM25 over all segments of a bundle. Called by the retriever through `lexical`."""
+"""From questions to rows, by BM25 over all segments of a bundle.
+
+segments.py calls it through `lexical`. It knows counts of words and rows, and no codes; how its ranking is joined with
+that of the codes is fusion.py's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of an open bundle. Called by the retriever through `lexical`, and by bm25.py.
+"""The words of an open bundle: which rows have a word, and how often. segments.py opens them, bm25.py asks them.
 
 Opening reads lexical.json only. The rest stays on disk until a question needs it; it is verified then, and nothing in
 it is used as a place before that place is known to exist.

@@ -1,4 +1,4 @@
-"""What a word is, in passages and in questions alike. Called by the rest of `lexical`; knows text only."""
+"""What a word is, in passages and in questions alike. writer.py and bm25.py call it; it knows text only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of passages into a bundle, while passages stream. Called by the builder through `lexical`."""
+"""The words of passages into a bundle, while passages stream. segments.py calls it through `lexical`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The routes: from JSON to the engine, and back. What every request must pass stands in guard.py."""
+"""The routes: from JSON to the engine, and back. The only importer of fastapi.
+
+server.py puts the guard around them. What every request must pass stands in guard.py, what a request may say in
+schemas.py, and what becomes of it in engine.py: here is only the way between them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a request becomes, without any HTTP: searches in batches, answers, passages, facts, reload. The routes call it.
+"""What a request becomes, without any HTTP: searches in batches, answers, passages, facts, reload.
 
-Two worker threads: one searches, one reads, so that a search does not wait behind answers. Both use all cores.
+The routes call it. It knows a retriever, and nothing of HTTP. Two worker threads: one searches, one reads, so that a
+search does not wait behind answers. Both use all cores.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .. import __version__
 from ..bundlemodel import WARM_UP, warm_up_code
 from ..errors import BprError, CorruptBundle, InvalidInput
 from ..kernels import Cancel
-from ..records import Answer, Hit, Passage
+from ..records import Answer, Hit, Passage, passages_of
 from ..retriever import Retriever
 from . import settings as limits
 from .batching import Batcher, Done
@@ -124,8 +125,7 @@ class Engine:
         limited: dict[str, Any] = {"deadline": deadline, "cancel": cancel, "threads": self.settings.threads}
         given = []
         for question, hits in items:
-            passages = [Passage(hit.id, hit.title, hit.text, hit.meta) for hit in hits]
-            given.append(self.retriever.reader.answer(question, passages, n, least=least, **limited))
+            given.append(self.retriever.reader.answer(question, passages_of(hits), n, least=least, **limited))
         self.metrics.stage_times({"read": 1000 * (time.monotonic() - started)})
         return given, None
 

@@ -2,7 +2,8 @@
 room for it. Plain ASGI around the routes, so that a request that is refused costs next to nothing.
 
 It also gives every reply its headers and its id, counts it and logs it, and turns whatever the routes let escape into
-the one shape of errors. Questions and tokens are never logged.
+the one shape of errors. Questions and tokens are never logged. server.py puts it around the routes; it must not know
+what they do.
 """
 
 from __future__ import annotations

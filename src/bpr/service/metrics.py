@@ -1,4 +1,7 @@
-"""What the service counts, for Prometheus; the only importer of its client."""
+"""What the service counts, for Prometheus; the only importer of its client.
+
+Engine, guard and connections count here, /metrics shows it. It must not know what is counted: docs/http.md says that.
+"""
 
 from __future__ import annotations
 

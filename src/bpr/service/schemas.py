@@ -1,4 +1,8 @@
-"""What requests and replies look like: validation, and the OpenAPI description."""
+"""What requests and replies look like: validation, and the OpenAPI description.
+
+The routes take requests as these, and describe replies by these; docs/http.md has the same fields (a test compares).
+Whether a search is possible at all is the engine's to say: here are only shapes and limits (settings.py).
+"""
 
 from __future__ import annotations
 

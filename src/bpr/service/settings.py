@@ -1,4 +1,7 @@
-"""What the service allows, in one place; the routes' schema, the guard and /v1/info read it from here."""
+"""What the service allows, in one place; the routes' schema, the guard and /v1/info read it from here.
+
+Numbers alone: it knows nobody. `bpr serve` fills in what its options say.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The mean of two models' float weights: between a start model and its fine-tuned one often lies one that keeps both.
 
-`bpr average` calls it.
+`bpr average` calls it. Knows two model folders of one shape; nothing of training.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from .prepared import Prepared
 Tokens = NDArray[np.int64]
 SHORTEST_SENTENCE, LONGEST_SENTENCE = 6, 48  # tokens
 KEEP_SENTENCE = 0.1  # how often a sentence that asks stays in its passage, so that exact words count too
+MULTIPLE = 8  # tokens: lengths are rounded up to it, which matrix units like
 NEARBY = 8  # rows before and after a passage among which others of its article are looked for
 
 
@@ -201,9 +202,9 @@ class Collate:
         }
 
 
-def padded(texts: list[Tokens], pad: int, multiple: int = 8) -> tuple[Tensor, Tensor]:
-    """ids and mask, int64[n, longest]; lengths are rounded up, which matrix units like."""
-    longest = -(-max(len(text) for text in texts) // multiple) * multiple
+def padded(texts: list[Tokens], pad: int) -> tuple[Tensor, Tensor]:
+    """ids and mask, int64[n, longest]."""
+    longest = -(-max(len(text) for text in texts) // MULTIPLE) * MULTIPLE
     ids = np.full((len(texts), longest), pad, np.int64)
     mask = np.zeros((len(texts), longest), np.int64)
     for i, text in enumerate(texts):

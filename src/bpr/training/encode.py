@@ -1,7 +1,8 @@
 """Text to vectors in torch, for GPUs: the same interface as encoder.Encoder, from the float weights of a model folder.
 
 `bpr index --device cuda`, mining and validation call it. On a GPU the network runs in bfloat16, so a value within
-rounding of a threshold may get another bit than on a CPU; how often is measured in the tests.
+rounding of a threshold may get another bit than on a CPU; how often is measured in the tests. Knows towers and tokens;
+nothing of bundles or losses.
 """
 
 from __future__ import annotations

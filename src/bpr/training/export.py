@@ -2,6 +2,7 @@
 
 `bpr export` and the end of a training run call it. BERT is written by hand (bertgraph.py); any other architecture goes
 through torch's exporter and ONNX Runtime's quantisation, which is slower to run and somewhat further from float32.
+Knows model folders and graphs; nothing of how weights were trained.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def graph_of(
     return _traced(tower, samples[0], int8)
 
 
-def sample_texts(tokens: Tokens | Cutter, count: int = SAMPLE_TEXTS) -> list[tuple[str, str]]:
+def sample_texts(tokens: Tokens | Cutter) -> list[tuple[str, str]]:
     """Random words of the vocabulary, the same ones every time: which channels are large is the network's habit."""
     words = [word for word in tokens.words() if word.isalpha()] or tokens.words()
     dice = np.random.default_rng(0)
@@ -119,7 +120,7 @@ def sample_texts(tokens: Tokens | Cutter, count: int = SAMPLE_TEXTS) -> list[tup
     def draw(many: int) -> str:
         return " ".join(words[each] for each in dice.integers(0, len(words), many))
 
-    return [(draw(TITLE_WORDS), draw(SAMPLE_WORDS)) for _ in range(count)]
+    return [(draw(TITLE_WORDS), draw(SAMPLE_WORDS)) for _ in range(SAMPLE_TEXTS)]
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,10 @@ def mine_ranked(
     passages: Iterable[Passage],
     *,
     depth: int = DEPTH,
-    skip_first: int = 0,
 ) -> Iterator[Example]:
     """The examples, each with up to `depth` negatives: the first of what a model ranked for it.
 
-    ranked: int[examples, pool], row numbers of `passages`, best first, as any search of bpr gives them. skip_first: so
-    many rows are passed over, for a model whose first ones are often right though no answer stands in them.
+    ranked: int[examples, pool], row numbers of `passages`, best first, as any search of bpr gives them.
     """
     _check(depth, 1)
     pile, asked = list(passages), list(examples)
@@ -91,11 +89,9 @@ def mine_ranked(
         raise InvalidInput(
             f"ranked holds rows {ranked.min()} to {ranked.max()}, but the passages are 0 to {len(pile) - 1}"
         )
-    if skip_first < 0:
-        raise InvalidInput(f"skip_first must be 0 or more, not {skip_first}")
     picker = _Picker(pile, depth)
     for example, rows in zip(asked, ranked, strict=True):
-        yield picker.pick(example, rows[skip_first:].tolist())
+        yield picker.pick(example, rows.tolist())
 
 
 def _check(depth: int, pool: int) -> None:

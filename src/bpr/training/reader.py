@@ -145,7 +145,7 @@ def load(folder: str | Path) -> tuple[Reader, ReaderModel]:
     home = models.resolve(folder)
     model, files = readers.load_model(home)
     for name in (CONFIG, WEIGHTS, HEAD):
-        models.check_file(home, f"{HOME}/{name}", files)
+        models.check_file(home, f"{HOME}/{name}", files, readers.CONFIG)
     backbone = load_backbone(home / HOME)
     head = nn.Linear(width(backbone), 3)
     try:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import InvalidInput
-from .prepared import Ragged
+from .arrays import Ragged
 from .readerdata import SPANS, ReaderData
 
 Ints: TypeAlias = NDArray[np.int64]

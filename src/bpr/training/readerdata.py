@@ -10,7 +10,6 @@ DPR's has_answer. Questions of held-out articles are for validation: their passa
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,17 +22,15 @@ from numpy.typing import NDArray
 
 from .. import model as models
 from ..answers import Answers, Text
-from ..disk import storage_error
 from ..errors import InvalidInput
-from ..passages import DuplicateId, read
 from ..pieces import Cutter, Pieces
 from ..reader import TITLE
 from ..records import Passage, Progress
 from ..textfiles import read_lines
+from .arrays import ArrayFolder, Ragged, numbered, row_of
 from .data import Example, hold_out
-from .prepared import Ragged
 
-FACTS = "reader-data.json"
+FACTS, ANSWERS = "reader-data.json", "answers.json"
 LONGEST = 350  # tokens of a passage, its title included: what the paper's reader sees of it with its question
 QUESTION = 64  # tokens of a question, at most
 SPANS = 10  # of an answer in a passage that are kept
@@ -45,7 +42,7 @@ Rows: TypeAlias = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class ReaderData:
+class ReaderData(ArrayFolder):
     """Questions and passages as numbers. A passage's number counts those that are stored, not all that there are.
 
     questions: tokens. passages: tokens of title, [SEP] and text, or of the text alone; texts: where the text begins;
@@ -71,45 +68,18 @@ class ReaderData:
 
     RAGGED = ("questions", "passages", "positives", "spans", "negatives", "gold", "retrieved")
     PLAIN = ("texts", "marks", "rows", "held")
+    FACTS_FILE, REFUSAL = FACTS, "data that `bpr prepare-reader` wrote"
 
-    def save(self, folder: Path) -> None:
-        """Write the folder; the facts last, so that a folder that has them is whole."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / FACTS).unlink(missing_ok=True)
-            for name in self.RAGGED:
-                getattr(self, name).save(folder, name)
-            for name in self.PLAIN:
-                np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
-            (folder / "answers.json").write_text(json.dumps(self.answers), encoding="utf-8")
-            (folder / FACTS).write_text(json.dumps(self.facts, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise storage_error("write", folder, error) from error
+    def _save_rest(self, folder: Path) -> None:
+        (folder / ANSWERS).write_text(json.dumps(self.answers), encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> ReaderData:
-        """Read what `save` wrote."""
-        home = Path(folder)
-        try:
-            parts: dict[str, Any] = {"facts": json.loads((home / FACTS).read_text(encoding="utf-8"))}
-            known = json.loads((home / "answers.json").read_text(encoding="utf-8"))
-            parts["answers"] = {int(question): answers for question, answers in known.items()}
-            parts |= {name: Ragged.load(home, name) for name in cls.RAGGED}
-            parts |= {name: np.load(home / f"{name}.npy", allow_pickle=False) for name in cls.PLAIN}
-            return cls(**parts)
-        except (OSError, EOFError, ValueError, AttributeError) as error:
-            raise InvalidInput(f"{home} is not data that `bpr prepare-reader` wrote: {error}") from error
+    def _load_rest(cls, home: Path) -> dict[str, Any]:
+        known = json.loads((home / ANSWERS).read_text(encoding="utf-8"))
+        return {"answers": {int(question): answers for question, answers in known.items()}}
 
-    def fingerprint(self) -> str:
-        """sha256 of all arrays: what a ledger remembers of its data."""
-        total = hashlib.sha256(json.dumps(self.answers, sort_keys=True).encode())
-        for name in self.RAGGED:
-            ragged: Ragged = getattr(self, name)
-            total.update(np.ascontiguousarray(ragged.flat).data)
-            total.update(np.ascontiguousarray(ragged.starts).data)
-        for name in self.PLAIN:
-            total.update(np.ascontiguousarray(getattr(self, name)).data)
-        return total.hexdigest()
+    def _rest_bytes(self) -> bytes:
+        return json.dumps(self.answers, sort_keys=True).encode()
 
 
 def prepare(
@@ -138,9 +108,9 @@ def prepare(
     pile, numbers = _read(passages, say)
     rows = _checked(ranked(numbers, len(asked)) if callable(ranked) else ranked, len(asked), len(pile))[:, :depth]
     held = np.array([bool(hold_out([each], held_share, seed)[1]) for each in asked])
-    gold = [[_row(numbers, each, example) for each in example.positives] for example in asked]
+    gold = [[row_of(numbers, each, example) for each in example.positives] for example in asked]
     hidden = {row for own, out in zip(gold, held, strict=True) if out for row in own}
-    hidden |= {_row(numbers, each, example) for example in reserved for each in example.positives}
+    hidden |= {row_of(numbers, each, example) for example in reserved for each in example.positives}
     chosen = _chosen(asked, pile, rows, gold, held, hidden, negatives, say)
     used = np.unique(np.fromiter((row for each in chosen for part in each for row in part), np.int32))
     place = np.full(len(pile), -1, np.int32)
@@ -321,9 +291,7 @@ class _Stored:
 def _read(source: str | Path, say: Progress) -> tuple[list[Passage], dict[str, int]]:
     pile: list[Passage] = []
     numbers: dict[str, int] = {}
-    for passage in read(source):
-        if numbers.setdefault(passage.id, len(pile)) != len(pile):
-            raise DuplicateId(passage.id, numbers[passage.id], len(pile)).in_file(Path(source))
+    for passage in numbered(source, numbers):
         pile.append(passage)
         if len(pile) % BLOCK == 0:
             say("reading passages", len(pile), None)
@@ -341,15 +309,6 @@ def _checked(ranked: NDArray[np.integer[Any]], questions: int, passages: int) ->
             f"what was retrieved has rows {ranked.min()} to {ranked.max()}, and the passages are 0 to {passages - 1}"
         )
     return ranked
-
-
-def _row(numbers: Mapping[str, int], id: str, example: Example) -> int:
-    try:
-        return numbers[id]
-    except KeyError:
-        raise InvalidInput(
-            f"the example {example.question[:60]!r} names the passage {id!r}, which the passages lack"
-        ) from None
 
 
 def _cut(cutter: Cutter, texts: Sequence[str], longest: int, what: str, say: Progress) -> list[Pieces]:

@@ -1,7 +1,8 @@
 """From a reader's float weights to the ONNX graph that bpr/reader.py runs, in int8 or in float32.
 
 `bpr export` calls it for a folder with a reader. The graph is bertgraph.py's, with a head for every token; the engine's
-products are eight outputs wide, so the three of a reader (start, end, score) are followed by five that are 0.
+products are eight outputs wide, so the three of a reader (start, end, score) are followed by five that are 0. Knows a
+reader's folder and graphs; nothing of questions or losses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""transformers' Trainer with the reader's loss. readerrun.py makes and starts it; all else is the Trainer's."""
+"""transformers' Trainer with the reader's loss. readerrun.py makes and starts it; all else is the Trainer's.
+
+It knows batches as readerbatches.py makes them; what the loss is stands in reader.py.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Training validates with it; on a GPU it evaluates whole test sets, whose readings are saved as .npz for calibration.
 Texts are put together from tokens and their marks, so they are what stands in the passage but for case and accents,
-which is all that EM and F1 look at once the answers' accents are taken off too.
+which is all that EM and F1 look at once the answers' accents are taken off too. Knows prepared data and a float reader;
+nothing of folders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Every setting of a training run, from a TOML file and flags. Unknown keys are errors. run.py reads it."""
+"""Every setting of a training run, from a TOML file and flags. Unknown keys and wrong types are errors.
+
+The command line reads a recipe, run.py and building.py follow it. Knows names, types and ranges; what a setting does to
+a model is theirs, and what it is for a person is told in cli/settings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """transformers' Trainer with the paper's loss: negatives of the global batch, gradient caching, teachers, validation.
 
-run.py makes and starts it. Optimizer steps, bf16, several GPUs, checkpoints and resume are the Trainer's.
+run.py makes and starts it. Optimizer steps, bf16, several GPUs, checkpoints and resume are the Trainer's; the loss is
+biencoder.py's. It knows no folder but its checkpoints'.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How well a model ranks held-out questions: the paper's average rank and top-k, with hard codes, in torch.
 
 trainer.py asks it while training; building.py measures start models with it. Nothing here is approximate: every passage
-of the pool is scored, and candidates are the very ones that `stages` would take.
+of the pool is scored, and candidates are the very ones that `stages` would take. Knows tensors; nothing of the Trainer.
 """
 
 from __future__ import annotations
