@@ -23,7 +23,7 @@ from .. import model as models
 from ..disk import Disk, storage_error
 from ..errors import InvalidInput
 from ..model import Model
-from .tower import CONFIG, HEAD, WEIGHTS, Side
+from .tower import CONFIG, HEAD, WEIGHTS, Side, quiet_bars
 
 if TYPE_CHECKING:
     from ..records import Progress
@@ -97,7 +97,8 @@ def _write_encoder(folder: Path, side: Side, encoder: Foreign) -> list[str]:
         backbone.load_state_dict(encoder.weights)
     except (RuntimeError, ValueError, KeyError) as error:
         raise InvalidInput(f"the {side} encoder's weights do not fit its configuration: {error}") from None
-    backbone.save_pretrained(home)
+    with quiet_bars():
+        backbone.save_pretrained(home)
     names = [CONFIG, WEIGHTS]
     if encoder.projection:
         bits, hidden = encoder.bits, encoder.config["hidden_size"]
