@@ -94,6 +94,11 @@ def test_a_folder_that_was_made_is_gone_after_a_failure(tmp_path: Path) -> None:
         (tmp_path / "a" / "b" / "kept").touch()
         raise ValueError
     assert (tmp_path / "a" / "b" / "kept").exists()
+    for name in ("b", "c"):
+        with pytest.raises(ValueError), made_folder(tmp_path / "a" / name, whole=True):
+            (tmp_path / "a" / name / "half").touch()
+            raise ValueError
+    assert not (tmp_path / "a" / "c").exists() and (tmp_path / "a" / "b" / "kept").exists()
     with pytest.raises(StorageError, match="something else has that name already"):
         make_folders(tmp_path / "a" / "b" / "kept")
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -73,7 +74,7 @@ def storage_error(verb: str, path: str | Path, error: OSError) -> StorageError:
     """The error to raise when the system refused to `verb` the file at `path`."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     advices = {**_ADVICE, **_READING_ADVICE} if verb in _READING else _ADVICE
-    advice = advices.get(error.errno or 0, "check the disk and the path")
+    advice = advices.get(error.errno or 0, "check the disk and the path")  # numpy gives no number for a full disk
     return StorageError(f"cannot {verb} {path}: {reason}; {advice}")
 
 
@@ -86,13 +87,18 @@ def make_folders(path: Path) -> None:
 
 
 @contextmanager
-def made_folder(path: Path) -> Iterator[None]:
-    """As `make_folders`; after a failure those that were not there before are gone again."""
+def made_folder(path: Path, whole: bool = False) -> Iterator[None]:
+    """As `make_folders`; after a failure those that were not there before are gone again.
+
+    whole: with all that the block has put there; otherwise only if they are empty.
+    """
     new = [each for each in (path, *path.parents) if not each.exists()]
     try:
         make_folders(path)
         yield
     except BaseException:
+        if whole and path in new:
+            shutil.rmtree(path, ignore_errors=True)
         for each in new:
             with suppress(OSError):
                 each.rmdir()

@@ -172,6 +172,7 @@ def prepare_reader(
     """
     from .. import model as models
     from .. import terminal
+    from ..disk import made_folder
 
     with train_extra():
         from ..training.data import read_examples
@@ -191,7 +192,8 @@ def prepare_reader(
             depth=depth,
             progress=say,
         )
-        data.save(output)
+        with made_folder(output, whole=True):
+            data.save(output)
     if as_json:
         terminal.print_json({"data": str(output), **data.facts})
     elif not quiet:
