@@ -26,6 +26,7 @@ import bpr
 from bpr import bundle, cli, documents, kernels, terminal
 from bpr.kinds import SIGNS
 from bpr.records import Hit
+from saying import examples
 from tiny_models import make_model
 
 ROWS, DIMENSIONS = 300, 64
@@ -115,8 +116,48 @@ def test_the_examples_are_accepted_by_the_parser(run, monkeypatch, tmp_path):
     """Each example gets as far as its files, which are not there: a failure, not wrong usage."""
     monkeypatch.chdir(tmp_path)
     for verb in ("", *VERBS):
-        for example in re.findall(r"^ +\$ bpr ([^|>\n]+)", run(*[verb] * bool(verb), "--help")[1], re.M):
+        for example in examples(run(*[verb] * bool(verb), "--help")[1]):
             assert run(*shlex.split(example))[0] == 1, example
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_every_help_fits_and_has_an_example(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for words in [(), *every_verb(typer.main.get_command(cli.app))]:
+        out = run(*words, "--help")[1]
+        assert max(map(len, out.splitlines())) <= columns, words
+        shown = examples(out)
+        assert shown and all(each.split()[: len(words)] == list(words) for each in shown)
+
+
+def every_verb(group, words: tuple[str, ...] = ()):
+    for name, command in group.commands.items():
+        yield (*words, name)
+        if hasattr(command, "commands"):
+            yield from every_verb(command, (*words, name))
+
+
+def test_a_file_that_may_not_be_read_is_no_wrong_usage(run, corpus, monkeypatch):
+    """The parser asks nobody: as root it would be told that all is well."""
+    monkeypatch.setattr(os, "access", lambda *arguments, **options: False)
+    assert run("verify", corpus.bundle, "--quiet")[0] == 0
+
+
+def test_a_folder_that_is_gone_is_said(run, monkeypatch, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    status, _, err = run("info", "w.bpr")
+    monkeypatch.chdir(tmp_path)
+    assert (status, one_line(err)) == (
+        1,
+        "bpr: the folder that you are in cannot be used (No such file or directory): cd to another\n",
+    )
+
+
+def test_an_error_that_cannot_be_written_is_still_an_exit_status(tmp_path):
+    with open("/dev/full", "w") as full:
+        assert start("info", tmp_path, stdout=full, stderr=full).wait(60) == 1
 
 
 def test_the_program_lists_its_verbs_and_what_the_environment_does(run):

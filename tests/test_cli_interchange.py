@@ -18,6 +18,7 @@ import bpr
 from bpr import cli
 from bpr.cli.interchange import ResultKind
 from bpr.interchange import results
+from saying import examples
 
 faiss = pytest.importorskip("faiss")
 
@@ -224,9 +225,9 @@ def test_every_verb_explains_itself_with_an_example_and_every_option(run, verb, 
     for parameter in command.params:
         names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
         assert parameter.help and all(name in out for name in names)
-    examples = re.findall(r"^ +\$ bpr ([^|>\n]+)", out, re.M)
-    assert examples and all(each.startswith(f"{verb} ") for each in examples)
-    for example in examples:  # as far as its files, which are not there
+    shown = examples(out)
+    assert shown and all(each.startswith(f"{verb} ") for each in shown)
+    for example in shown:  # as far as its files, which are not there
         assert run(*example.split())[0] == 1, example
 
 

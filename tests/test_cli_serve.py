@@ -176,4 +176,7 @@ def test_an_environment_that_holds_no_token(run: Run, small: Path, monkeypatch: 
 
 
 def test_a_token_file_that_is_not_there(run: Run, small: Path, tmp_path: Path) -> None:
-    assert "cannot read the token" in failed(run("serve", small, "--token-file", tmp_path / "none", "--port", 0))
+    nothing = failed(run("serve", small, "--token-file", tmp_path / "none", "--port", 0))
+    assert "none: No such file or directory; check the path" in nothing
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert "binary holds no token" in failed(run("serve", small, "--token-file", tmp_path / "binary", "--port", 0))

@@ -31,6 +31,7 @@ from bpr.answers import has_answer
 from bpr.cli import settings
 from bpr.passages import read
 from bpr.training.data import Example, hold_out, read_examples
+from saying import examples
 from tiny_models import PIECES, SPECIAL, WORDS, backbone, make_model, write_tokenizer
 
 pytest.importorskip("torch")
@@ -732,7 +733,7 @@ def test_the_examples_are_accepted_by_the_parser(monkeypatch, tmp_path):
     """Each example gets as far as its files, which are not there: a failure, not wrong usage."""
     monkeypatch.chdir(tmp_path)
     for verb in VERBS:
-        for example in re.findall(r"^ +\$ bpr ([^|>\n]+)", call(*verb.split(), "--help").out, re.M):
+        for example in examples(call(*verb.split(), "--help").out):
             assert call(*example.split()).status == (0 if "--print-recipe" in example else 1), example
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import bpr
+from bpr import plots
 
 RANDOM = np.random.default_rng(8)
 VECTORS = RANDOM.standard_normal((400, 64)).astype(np.float32)
@@ -83,3 +84,15 @@ def test_index_takes_a_kind_and_search_a_share(run, tmp_path: Path, kind: str) -
     status, out, _ = run(*asked)
     assert status == 0
     assert [json.loads(line)["hits"][0]["id"] for line in out.splitlines()[:5]] == ["0", "1", "2", "3", "4"]
+
+
+def test_what_would_keep_it_from_drawing_is_said_before_anything_is_measured(run, path: Path, monkeypatch) -> None:
+    before = (path / "manifest.json").read_bytes()
+    (path.parent / "file").touch()
+    status, _, err = run("tune", path, "-o", path.parent / "file")
+    assert status == 1 and "something else has that name already" in err
+    monkeypatch.setattr(plots, "available", lambda: False)
+    status, _, err = run("tune", path, "-o", path.parent / "p")
+    assert status == 1 and err.endswith("pip install 'binary-passage-retriever[eval]'\n")
+    assert not (path.parent / "p").exists()
+    assert (path / "manifest.json").read_bytes() == before

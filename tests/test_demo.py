@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 import sys
 import tempfile
 from collections import Counter
@@ -185,6 +186,22 @@ def test_a_bpr_without_its_model_says_so_in_one_line(monkeypatch, tmp_path):
     status, out, err = call("demo")
     assert (status, out) == (1, "")
     assert err == "bpr: this bpr was built without its model 'mini': name a model folder\n"
+
+
+def test_serving_is_refused_before_the_minute_of_indexing(monkeypatch, tiny_model, tmp_path):
+    monkeypatch.setattr(demo, "index", lambda *arguments: pytest.fail("it was indexed"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, _, err = call("demo", "--serve", "--model", tiny_model, "--port", taken.getsockname()[1])
+    assert status == 1 and "--port takes another" in err
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    for name in [each for each in sys.modules if each.startswith("bpr.service")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("bpr.service", raising=False)
+    status, _, err = call("demo", "--serve", "--model", tiny_model, "--quiet")
+    assert (status, err) == (
+        1,
+        "bpr: this needs uvicorn, which is not installed: pip install 'binary-passage-retriever[serve]'\n",
+    )
 
 
 @pytest.mark.parametrize("moment", ["encoding passages", "publishing", "encoding questions"])

@@ -13,7 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpr import disk as disk_module
-from bpr.disk import BUFFER_BYTES, Disk, NotPlainFile, OutputFile, open_folder, open_plain, replacing, storage_error
+from bpr.disk import (
+    BUFFER_BYTES,
+    Disk,
+    NotPlainFile,
+    OutputFile,
+    made_folder,
+    make_folders,
+    open_folder,
+    open_plain,
+    replacing,
+    storage_error,
+)
 from bpr.errors import InvalidInput, StorageError
 
 
@@ -57,6 +68,39 @@ def test_a_refusal_names_the_file_the_reason_and_what_to_do(number: int, advice:
     message = str(storage_error("write", Path("/data/x.npy"), OSError(number, "")))
     assert message.startswith("cannot write /data/x.npy: ")
     assert advice in message
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "Permission denied; change its permissions, or ask somebody who may"),
+        (errno.ENOENT, "No such file or directory; check the path"),
+        (errno.EISDIR, "Is a directory; a folder is there, where a file is needed: check the path"),
+        (errno.EIO, "check it before you trust it again"),
+    ],
+)
+def test_whoever_reads_gets_a_readers_advice(number: int, advice: str) -> None:
+    assert str(storage_error("read", "x.npy", OSError(number, ""))).startswith("cannot read x.npy: ")
+    assert advice in str(storage_error("read", "x.npy", OSError(number, "")))
+
+
+def test_a_folder_that_was_made_is_gone_after_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ValueError), made_folder(tmp_path / "a" / "b" / "c"):
+        assert (tmp_path / "a" / "b" / "c").is_dir()
+        raise ValueError
+    assert [each.name for each in tmp_path.rglob("*")] == ["a"]
+    with pytest.raises(ValueError), made_folder(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "b" / "kept").touch()
+        raise ValueError
+    assert (tmp_path / "a" / "b" / "kept").exists()
+    for name in ("b", "c"):
+        with pytest.raises(ValueError), made_folder(tmp_path / "a" / name, whole=True):
+            (tmp_path / "a" / name / "half").touch()
+            raise ValueError
+    assert not (tmp_path / "a" / "c").exists() and (tmp_path / "a" / "b" / "kept").exists()
+    with pytest.raises(StorageError, match="something else has that name already"):
+        make_folders(tmp_path / "a" / "b" / "kept")
 
 
 def test_a_refusal_without_a_number_is_told_as_it_came() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import lzma
+from pathlib import Path
 
 import pytest
 
-from bpr.errors import InvalidInput
+from bpr.errors import InvalidInput, StorageError
 from bpr.layouts import (
     beir_judgement,
     judgement_lines,
@@ -73,3 +75,12 @@ def test_a_file_as_it_is_or_packed(tmp_path):
         packed_or_not(tmp_path / "a.tsv", tmp_path / "b.tsv")
     (tmp_path / "b.tsv.gz").write_bytes(b"")
     assert packed_or_not(tmp_path / "a.tsv", tmp_path / "b.tsv") == tmp_path / "b.tsv.gz"
+
+
+def test_a_folder_that_may_not_be_looked_into_is_not_one_without_the_file(tmp_path, monkeypatch):
+    def refused(path):
+        raise PermissionError(errno.EACCES, "")
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    with pytest.raises(StorageError, match=r"cannot read .*corpus\.jsonl: Permission denied; change its permissions"):
+        packed_or_not(tmp_path / "corpus.jsonl")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bpr.errors import InvalidInput
+from bpr.disk import Bytes, Disk
+from bpr.errors import InvalidInput, StorageError
 from bpr.parts import KEY_BYTES, Parts
 
 KEY, OTHER = b"k" * KEY_BYTES, b"o" * KEY_BYTES
@@ -77,3 +78,18 @@ def test_a_file_in_the_way(parts: Parts) -> None:
         parts.put(0, KEY, b"bytes")
     parts.remove()
     assert parts.folder.read_text() == "mine"
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_full_disk_leaves_no_half_of_a_part(parts: Parts, before: int) -> None:
+    class Full(Disk):
+        def write(self, descriptor: int, path: Path, data: Bytes) -> int:
+            raise StorageError("no space")
+
+    for number in range(before):
+        parts.put(number, KEY, b"whole")
+    with pytest.raises(StorageError, match="no space"):
+        Parts(parts.folder.with_suffix(""), Full()).put(7, KEY, b"bytes")
+    assert parts.folder.exists() == bool(before)
+    assert parts.get(0, KEY, 5) == (b"whole" if before else None)
+    assert not before or [each.name for each in parts.folder.iterdir()] == ["part-00000000"]

@@ -172,7 +172,8 @@ def test_jsonl_is_told_by_its_first_line_or_its_name(tmp_path, name):
 
 
 def test_broken_json_names_the_line(tmp_path):
-    assert "a.jsonl, line 2: not valid JSON: Expecting" in refusal(tmp_path, "a.jsonl", '{"a": 1}\n{"a": \n')
+    broken = refusal(tmp_path, "a.jsonl", '{"a": 1}\n{"a": \n')
+    assert "a.jsonl, line 2: not valid JSON: Expecting value at column 8" in broken
     assert "a.jsonl, line 1: not valid JSON" in refusal(tmp_path, "a.jsonl", '{"a":' * 100_000)
     assert "a.jsonl, line 1: not valid JSON" in refusal(tmp_path, "a.jsonl", '{"a":' + "1" * 10_000 + "}")
 

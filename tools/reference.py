@@ -129,7 +129,7 @@ def options_table(command: Any) -> str:
 
 def place_of(param: Any) -> str:
     """An argument in the line that calls the verb: in brackets where it may be left out."""
-    name = (param.metavar or param.name.upper()).strip("[]")
+    name = (param.metavar or param.name.upper()) + "..." * (param.nargs == -1)
     return name if param.required else f"[{name}]"
 
 

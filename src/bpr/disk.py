@@ -11,9 +11,10 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,21 @@ _ADVICE = {
     errno.EROFS: "choose a folder on a disk that can be written",
     errno.EMFILE: "close what you do not need or raise the limit (ulimit -n)",
     errno.ENFILE: "the whole system has too many files open: close some programs",
+    errno.EEXIST: "something else has that name already: choose another",
     errno.ENOENT: "create the folder above it first",
     errno.ENOTDIR: "a part of this path is a file, not a folder: choose another path",
     errno.ENOMEM: "there is not enough memory: close some programs",
+}
+
+
+# The same refusals mean something else to whoever only wants to read.
+_READING = {"read", "open", "list", "map"}
+_READING_ADVICE = {
+    errno.EACCES: "change its permissions, or ask somebody who may",
+    errno.EPERM: "change its permissions, or ask somebody who may",
+    errno.ENOENT: "check the path",
+    errno.EISDIR: "a folder is there, where a file is needed: check the path",
+    errno.ELOOP: "its link leads to itself: check the path",
 }
 
 
@@ -60,8 +73,36 @@ class NotPlainFile(Exception):
 def storage_error(verb: str, path: str | Path, error: OSError) -> StorageError:
     """The error to raise when the system refused to `verb` the file at `path`."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    advice = _ADVICE.get(error.errno or 0, "check the disk and the path")
+    advices = {**_ADVICE, **_READING_ADVICE} if verb in _READING else _ADVICE
+    advice = advices.get(error.errno or 0, "check the disk and the path")  # numpy gives no number for a full disk
     return StorageError(f"cannot {verb} {path}: {reason}; {advice}")
+
+
+def make_folders(path: Path) -> None:
+    """Make the folder and those above it; one that is there will do."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error("make the folder", path, error) from error
+
+
+@contextmanager
+def made_folder(path: Path, whole: bool = False) -> Iterator[None]:
+    """As `make_folders`; after a failure those that were not there before are gone again.
+
+    whole: with all that the block has put there; otherwise only if they are empty.
+    """
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        make_folders(path)
+        yield
+    except BaseException:
+        if whole and path in new:
+            shutil.rmtree(path, ignore_errors=True)
+        for each in new:
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 def open_plain(path: str | Path, folder: int | None = None) -> int:

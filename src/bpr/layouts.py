@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .disk import storage_error
 from .errors import InvalidInput
 from .textfiles import PACKED_TYPES, check_string, kind, read_lines
 
@@ -79,8 +80,11 @@ def packed_or_not(*paths: Path) -> Path:
     """The first of these files that is there, as it is or packed."""
     for path in paths:
         for candidate in (path, *(path.with_name(path.name + suffix) for suffix in PACKED_TYPES)):
-            if candidate.is_file():
-                return candidate
+            try:
+                if candidate.is_file():
+                    return candidate
+            except OSError as error:
+                raise storage_error("read", candidate, error) from error
     raise InvalidInput(f"there is no {' or '.join(map(str, paths))}; BEIR's layout has it")
 
 

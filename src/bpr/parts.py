@@ -56,11 +56,15 @@ class Parts:
         partial = path.with_name(path.name + ".new")
         if partial.exists() or partial.is_symlink():  # of a run that was killed
             self._disk.remove_file(partial)
-        with closing(OutputFile(self._disk, partial)) as out:
-            out.write(MAGIC + key + hashlib.sha256(data).digest())
-            out.write(data)
-            out.finish()
-        self._disk.replace(partial, path)
+        try:
+            with closing(OutputFile(self._disk, partial)) as out:
+                out.write(MAGIC + key + hashlib.sha256(data).digest())
+                out.write(data)
+                out.finish()
+            self._disk.replace(partial, path)
+        except BaseException:
+            self._forget(partial)
+            raise
 
     def remove(self) -> None:
         """Remove the parts, and the folder if nothing else is in it. A disk that refuses costs space, not the build."""
@@ -71,6 +75,14 @@ class Parts:
                 if _NAME.fullmatch(name):
                     self._disk.remove_file(self.folder / name)
             self._disk.remove_folder(self.folder)
+
+    def _forget(self, partial: Path) -> None:
+        """Half a part is of no use to the next run, and on a full disk in its way."""
+        with suppress(StorageError):
+            if partial.exists():
+                self._disk.remove_file(partial)
+            if not self._disk.names(self.folder):
+                self._disk.remove_folder(self.folder)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"part-{number:08d}"

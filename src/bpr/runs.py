@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from . import __version__, evaluation
 from .codes import Floats
-from .disk import OutputFile, replacing, storage_error
+from .disk import OutputFile, made_folder, replacing, storage_error
 from .errors import InvalidInput
 from .evaluation import DEPTH, AnswerFinder, Ranks, Values
 from .layouts import list_of, string_of
@@ -285,12 +285,8 @@ class Folder:
 @contextmanager
 def writing(folder: Path, others: Iterable[str] = (), contexts: int | None = None) -> Iterator[Folder]:
     """A folder, made if need be, whose files take their places together when the block ends well."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error("make the folder", folder, error) from error
     names = (RESULTS, RETRIEVED, TREC, *others)
-    with replacing(*(folder / name for name in names)) as files:
+    with made_folder(folder), replacing(*(folder / name for name in names)) as files:
         yield Folder(dict(zip(names, files, strict=True)), contexts)
 
 

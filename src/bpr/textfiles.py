@@ -69,7 +69,11 @@ def parse_objects(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tupl
             continue
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+        except json.JSONDecodeError as error:
+            raise InvalidInput(
+                f"{path}, line {number}: not valid JSON: {error.msg} at column {error.pos + 1}"
+            ) from None
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
             raise InvalidInput(f"{path}, line {number}: not valid JSON: {error}") from None
         if not isinstance(value, dict):
             raise InvalidInput(f"{path}, line {number}: each line must be a JSON object, not {kind(value)}")
@@ -164,7 +168,7 @@ def _reading(path: Path, place: Callable[[], str]) -> Iterator[io.BufferedIOBase
         with _open_unpacked(path) as stream:
             yield stream
     except (FileNotFoundError, NotADirectoryError):
-        raise InvalidInput(f"{path}: there is no such file") from None
+        raise InvalidInput(f"{path}: there is no such file; check the path") from None
     except IsADirectoryError:
         raise InvalidInput(f"{path} is a folder, where a file is needed") from None
     except UnicodeDecodeError as error:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from bpr import model as models
 from bpr.errors import InvalidInput
 from bpr.model import Model
-from bpr.training.tower import Head, load_backbone, load_tower, pool, save_model, vectors_of
+from bpr.training.tower import Head, load_backbone, load_tower, pool, save_model, saving, vectors_of
 from tiny_models import BITS, HIDDEN, make_model
 
 HIDDEN_STATES = torch.randn(3, 5, HIDDEN, generator=torch.Generator().manual_seed(1))
@@ -153,3 +155,11 @@ def test_pickled_weights_are_never_opened(copy: Path) -> None:
     (where / "model.safetensors").unlink()
     with pytest.raises(InvalidInput, match="holds no encoder"):
         load_backbone(where)
+
+
+def test_what_the_disk_refuses_safetensors_is_an_oserror() -> None:
+    with pytest.raises(OSError) as refused, saving():
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert refused.value.errno == errno.ENOSPC
+    with pytest.raises(SafetensorError), saving():
+        raise SafetensorError("anything else")

@@ -8,9 +8,11 @@ verbs share; the verbs stand in the other files, which register them by being im
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 
+from ..errors import StorageError
 from . import bundles as bundles
 from . import cluster as cluster
 from . import compare as compare
@@ -37,8 +39,18 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # a character that its encoding lacks is no reason to stop
         sys.stdout.reconfigure(errors="replace")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it cannot keep a cache at home is no news
     with ending():
         try:
+            _check_folder()
             app(prog_name="bpr")
         finally:
             print(end="", flush=True)  # what stdout refuses, it refuses here, not when the interpreter shuts down
+
+
+def _check_folder() -> None:
+    """A shell may stand in a folder that is gone, where no path but a whole one means anything."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise StorageError(f"the folder that you are in cannot be used ({error.strerror}): cd to another") from error

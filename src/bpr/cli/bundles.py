@@ -39,7 +39,7 @@ class By(str, Enum):
     sentence = "sentence"
 
 
-Documents = Annotated[list[Path], typer.Argument(metavar="DOCS...", help="Files and folders of .txt, .md and .jsonl.")]
+Documents = Annotated[list[Path], typer.Argument(metavar="DOCS", help="Files and folders of .txt, .md and .jsonl.")]
 Lines = Annotated[str, typer.Option("--output", "-o", metavar="P.jsonl", help="The file to write; - for stdout.")]
 Words = Annotated[int, typer.Option("--words", min=1, help="Words of a passage, at most.")]
 CutBy = Annotated[By, typer.Option("--by", help="End a passage at any word, as in the paper, or with a sentence.")]
@@ -262,7 +262,7 @@ def search(
 ) -> None:
     """Find the best passages for each question."""
     if bool(questions) == (vectors is not None):
-        raise typer.BadParameter("ask in words or with --vectors Q.npy, one of the two", param_hint="'QUESTION...'")
+        raise typer.BadParameter("ask in words or with --vectors Q.npy, one of the two", param_hint="'QUESTION'")
     wanted = candidates_of(candidates, no_rerank)
     how: dict[str, Any] = {"k": k, "rerank": not no_rerank, "where": where_of(where), "threads": threads}
     how |= {"probes": probes, "hybrid": hybrid and hybrid.value, "refine": refine}

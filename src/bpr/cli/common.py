@@ -11,15 +11,18 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from ..errors import BprError, InvalidInput
@@ -38,7 +41,62 @@ Exit status: 0 success, 1 failure (one line on stderr says why), 2 wrong usage, 
 
 BPR_THREADS limits the threads, NO_COLOR turns colours off, BPR_DEBUG=1 shows where in the program an error arose."""
 
+# ── What --help looks like ───────────────────────────────────────────────────────────────────────────────────────────
+
+WIDEST_HELP = 80
+_ItsContext: Any = TyperCommand.context_class  # click's, or that of typer's own copy of click
+_ItsHelp: Any = _ItsContext.formatter_class
+
+
+class _Help(_ItsHelp):  # type: ignore[misc]
+    """Fits on narrow terminals, too: its own way is never less than 50 columns, 32 of them for names."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        width = min(shutil.get_terminal_size().columns, WIDEST_HELP) - 2
+        super().__init__(*arguments, **{**options, "width": width})
+
+    def write_text(self, text: str) -> None:
+        super().write_text("\n".join(_continued(line, self.width - 2) for line in text.split("\n")))
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        named = [(_two_lines(name, self.width - 2), about) for name, about in rows]
+        super().write_dl(named, min(col_max, self.width * 2 // 5), col_spacing)
+
+
+def _continued(line: str, width: int) -> str:
+    """An example that is too long goes on in the next line, as a shell reads it; never cut within quotes."""
+    if not line.startswith("  $ ") or len(line) <= width:
+        return line
+    lines = ["  $"]
+    for word in re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", line[4:]):
+        if len(lines[-1]) + len(word) + 3 > width:
+            lines.append("     ")
+        lines[-1] += f" {word}"
+    return " \\\n".join(lines)
+
+
+def _two_lines(name: str, width: int) -> str:
+    """The choices of an option, cut where they are too many for a line."""
+    cut = name.rfind("|", 0, width) + 1
+    return name if len(name) <= width or not cut else f"{name[:cut]}\n      {name[cut:]}"
+
+
+class _Context(_ItsContext):  # type: ignore[misc]
+    formatter_class = _Help
+
+
+class _Verb(TyperCommand):
+    context_class = _Context
+
+
+class Verbs(TyperGroup):
+    """Verbs with a first word in common."""
+
+    context_class = _Context
+
+
 app = typer.Typer(
+    cls=Verbs,
     help="Passage retrieval over millions of passages on one ordinary machine, with learned binary codes.",
     epilog=EPILOG,
     rich_markup_mode=None,  # typer's rich help takes longer to import than all else together
@@ -64,8 +122,11 @@ def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable
             with ending():
                 function(**options)
 
+        for hint in get_type_hints(function, include_extras=True).values():
+            for option in getattr(hint, "__metadata__", ()):
+                option.readable = False  # a file that may not be read is no wrong usage: whoever reads it says so
         lines = "\n".join(f"  $ bpr {example}" for example in examples)
-        (group or app).command(epilog=f"\b\nExample{'s' * (len(examples) > 1)}:\n{lines}")(guarded)
+        (group or app).command(cls=_Verb, epilog=f"\b\nExample{'s' * (len(examples) > 1)}:\n{lines}")(guarded)
         return function
 
     return register
@@ -137,6 +198,30 @@ def train_extra() -> AbstractContextManager[None]:
     return needs_extra("train", *TRAINING)
 
 
+@contextmanager
+def drawing_into(folder: Path | None) -> Iterator[None]:
+    """Around work whose outcome is to be drawn: what stands in the way is found before it, not after hours of it."""
+    if folder is None:
+        yield
+        return
+    from .. import plots
+    from ..disk import made_folder
+
+    if not plots.available():
+        raise InvalidInput("drawing needs matplotlib: pip install 'binary-passage-retriever[eval]'")
+    with made_folder(folder):
+        yield
+
+
+def write_drawings(folder: Path, name: str, drawn: Mapping[str, bytes]) -> None:
+    """Into a folder that is there; drawn: by file type."""
+    from ..disk import replacing
+
+    with replacing(*(folder / f"{name}.{kind}" for kind in drawn)) as files:
+        for file, content in zip(files, drawn.values(), strict=True):
+            file.write(content)
+
+
 def fail(message: str, status: int = 1) -> NoReturn:
     """One red line, then the end. The traceback of the error at hand only for those who asked for it."""
     if os.environ.get("BPR_DEBUG", "0") not in ("", "0"):
@@ -145,7 +230,8 @@ def fail(message: str, status: int = 1) -> NoReturn:
         traceback.print_exc()
     from .. import terminal
 
-    terminal.message(f"bpr: {message}", "red")
+    with suppress(OSError):  # stderr may be a file on the very disk that is full
+        terminal.message(f"bpr: {message}", "red")
     sys.exit(status)
 
 
@@ -184,7 +270,7 @@ def _asked(questions: list[str] | None) -> list[str] | None:
 
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[QUESTION...]", help="Questions, each in quotes.", callback=_asked),
+    typer.Argument(metavar="QUESTION", help="Questions, each in quotes.", callback=_asked),
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the search.  [default: all cores]")]
 

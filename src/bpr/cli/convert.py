@@ -8,14 +8,13 @@ Each turns options into one call, and what comes back into lines. Registered by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import Json, NewModel, Quiet, app, train_extra, verb
+from .common import Json, NewModel, Quiet, Verbs, app, train_extra, verb
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -25,7 +24,9 @@ PASSAGES, EXAMPLES = "passages.jsonl", "examples.jsonl"
 SKIPS_SHOWN = 10  # items that are named; the rest is only counted
 
 convert = typer.Typer(
+    cls=Verbs,
     help="Convert other people's data, models and results.",
+    epilog="\b\nExample:\n  $ bpr convert squad train-v1.1.json.xz -o squad",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -256,6 +257,7 @@ def _write(
 ) -> None:
     """Write what a converter yields, and say how much it was."""
     from .. import terminal
+    from ..disk import made_folder
     from ..training.data import write_converted
 
     skipped = 0
@@ -267,7 +269,7 @@ def _write(
             terminal.message(f"skipped: {message}", "yellow")
 
     items = read(source, skip_bad=skip_bad, on_skip=skip, **how)
-    with terminal.bars(not quiet) as say, _folder(folder):
+    with terminal.bars(not quiet) as say, made_folder(folder):
         counts = write_converted(items, folder / PASSAGES, folder / EXAMPLES, say)
     if as_json:
         terminal.print_json({"folder": str(folder), **counts._asdict(), "skipped": skipped})
@@ -275,22 +277,3 @@ def _write(
         left_out = f", {terminal.count(skipped, 'item')} skipped" if skip_bad else ""
         passages, examples = terminal.count(counts.passages, "passage"), terminal.count(counts.examples, "example")
         terminal.message(f"{folder}: {passages}, {examples}{left_out}")
-
-
-@contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """Make a folder; after a failure one that was not there before is gone again."""
-    from ..disk import storage_error
-
-    new = not path.exists()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error("make the folder", path, error) from error
-    try:
-        yield
-    except BaseException:
-        if new:
-            with suppress(OSError):
-                path.rmdir()
-        raise

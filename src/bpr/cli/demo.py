@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +16,9 @@ from . import serve as serving
 from .bundles import ModelFolder
 from .common import Quiet, Threads, verb
 from .serve import Port
+
+if TYPE_CHECKING:
+    from ..retriever import Retriever
 
 HITS = 3  # passages that are shown for a question
 
@@ -49,14 +51,21 @@ def demo(
 
     encoder, questions = Encoder.open(model or "mini"), sample.questions()
     with sample.place(output) as path:
-        step(f"1. Index paragraphs of Wikipedia, with the model {encoder.model.name}, here and offline")
-        with terminal.bars(not quiet) as say:
-            seconds = sample.index(path, encoder, say, threads)
-        if serve:
+
+        def index() -> float:
+            step(f"1. Index paragraphs of Wikipedia, with the model {encoder.model.name}, here and offline")
+            with terminal.bars(not quiet) as say:
+                return sample.index(path, encoder, say, threads)
+
+        def opens() -> Retriever:
+            index()
             step("2. Serve them: open the page below in a browser, and ask; Ctrl-C ends it")
-            opens = partial(retriever.open, path, model=encoder)
+            return retriever.open(path, model=encoder)
+
+        if serve:  # it indexes when it knows that it can serve: fastapi is there, and the port is free
             serving.run(path, "127.0.0.1", port, None, opens, True, {"threads": threads})
             return
+        seconds = index()
         with retriever.open(path, model=encoder) as opened:
             terminal.print_indexed(sample.facts(opened), seconds)
             step("2. Ask, one question at a time (✓ the passage holds the answer)")

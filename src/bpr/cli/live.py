@@ -21,7 +21,7 @@ Vectors = Annotated[
     Path | None,
     typer.Option("--vectors", metavar="V.npy", help="For a bundle built from vectors: row i is passage i's."),
 ]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids of passages.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of passages.")]
 IdFile = Annotated[
     Path | None, typer.Option("--ids", metavar="FILE", help="A file with an id on each line; - for stdin.")
 ]
@@ -55,7 +55,7 @@ def add(
 def delete(name: Bundle, ids: Ids = None, file: IdFile = None, quiet: Quiet = False) -> None:
     """Delete passages by their ids. All of them are there, or nothing is deleted."""
     if not ids and file is None:
-        raise typer.BadParameter("name at least one id, or a file of them with --ids", param_hint="'ID...'")
+        raise typer.BadParameter("name at least one id, or a file of them with --ids", param_hint="'ID'")
     from .. import live, terminal
 
     start = time.monotonic()

@@ -18,7 +18,20 @@ import typer
 
 from ..errors import InvalidInput
 from .bundles import SameModel
-from .common import Bundle, Json, Quiet, ReaderFolder, Texts, Threads, WhereJson, train_extra, verb, where_of
+from .common import (
+    Bundle,
+    Json,
+    Quiet,
+    ReaderFolder,
+    Texts,
+    Threads,
+    WhereJson,
+    drawing_into,
+    train_extra,
+    verb,
+    where_of,
+    write_drawings,
+)
 from .evaluate import Asked, AsKind, Prefix
 from .training import (
     Changes,
@@ -121,7 +134,7 @@ def answer(
     An answer is a span of a passage, with the probability that it is exactly right.
     """
     if bool(questions) == (file is not None):
-        raise typer.BadParameter("ask in words or with --file, one of the two", param_hint="'QUESTION...'")
+        raise typer.BadParameter("ask in words or with --file, one of the two", param_hint="'QUESTION'")
     how: dict[str, Any] = {"n": n, "k": k, "least": least, "where": where_of(where), "threads": threads}
     from .. import retriever, terminal
 
@@ -159,6 +172,7 @@ def prepare_reader(
     """
     from .. import model as models
     from .. import terminal
+    from ..disk import made_folder
 
     with train_extra():
         from ..training.data import read_examples
@@ -178,7 +192,8 @@ def prepare_reader(
             depth=depth,
             progress=say,
         )
-        data.save(output)
+        with made_folder(output, whole=True):
+            data.save(output)
     if as_json:
         terminal.print_json({"data": str(output), **data.facts})
     elif not quiet:
@@ -254,27 +269,26 @@ def calibrate(
     It should say how likely an answer is exactly right. Take questions about articles that neither the reader nor the
     retrieval model was trained on.
     """
-    from .. import answering, plots, retriever, terminal
+    from .. import answering, retriever, terminal
     from ..questions import read_questions
 
-    if output is not None and not plots.available():
-        raise InvalidInput("drawing needs matplotlib: pip install 'binary-passage-retriever[eval]'")
     asked = read_questions(questions, kind and kind.value, prefix=prefix)
     if limit is not None and limit < len(asked):
         import numpy as np
 
         asked = [asked[i] for i in sorted(np.random.default_rng(0).permutation(len(asked))[:limit])]
-    with retriever.open(name, model=model, reader=reader) as opened, terminal.bars(not quiet) as say:
-        reads, count = opened.reader, k or opened.reader.model.passages
-        sure = answering.ask(opened, asked, count, right_from=right_from, threads=threads, progress=say)
-        if absent:
-            sure += answering.ask(opened, asked, count, absent=True, threads=threads, progress=say)
-    found: dict[str, Any] = {"reader": str(reads.folder), "passages": count}
-    found |= answering.report(sure, reads.model.calibration, reads.model.threshold)
-    fit = sure.fit()
-    found["calibration"] = {each: getattr(fit, each) for each in ("bias", "share", "score", "span")}
-    if output is not None:
-        _draw(found, output)
+    with drawing_into(output):
+        with retriever.open(name, model=model, reader=reader) as opened, terminal.bars(not quiet) as say:
+            reads, count = opened.reader, k or opened.reader.model.passages
+            sure = answering.ask(opened, asked, count, right_from=right_from, threads=threads, progress=say)
+            if absent:
+                sure += answering.ask(opened, asked, count, absent=True, threads=threads, progress=say)
+        found: dict[str, Any] = {"reader": str(reads.folder), "passages": count}
+        found |= answering.report(sure, reads.model.calibration, reads.model.threshold)
+        fit = sure.fit()
+        found["calibration"] = {each: getattr(fit, each) for each in ("bias", "share", "score", "span")}
+        if output is not None:
+            _draw(found, output)
     if write:
         from ..reader import load_model, save_model
 
@@ -351,13 +365,6 @@ def _rows(path: Path) -> NDArray[np.integer[Any]]:
 
 def _draw(found: dict[str, Any], folder: Path) -> None:
     from .. import plots
-    from ..disk import replacing, storage_error
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error("make the folder", folder, error) from error
     drawn = plots.reliability(found["reliability"], found["coverage"], f"ECE {found['ece']:.3f}")
-    with replacing(*(folder / f"reliability.{kind}" for kind in drawn)) as files:
-        for file, content in zip(files, drawn.values(), strict=True):
-            file.write(content)
+    write_drawings(folder, "reliability", drawn)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InvalidInput, StorageError
+from ..disk import storage_error
+from ..errors import InvalidInput
 from .bundles import SameModel
 from .common import Bundle, Quiet, ReaderFolder, Threads, needs_extra, verb
 from .onray import RayAddress, ReplicaCpus, Replicas, RequireAll, opened_on_ray
@@ -136,8 +137,10 @@ def token_of(file: Path | None) -> str | None:
     if file is not None:
         try:
             given, place = file.read_text(encoding="utf-8"), str(file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"cannot read the token from {file}: {error}") from error
+        except OSError as error:
+            raise storage_error("read", file, error) from error
+        except UnicodeDecodeError:
+            given, place = "", str(file)
     token = given.strip()
     if file is None and not token:
         return None

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -178,6 +178,7 @@ def export(
     if questions is not None and texts is None:
         raise typer.BadParameter("it goes with --texts", param_hint="'--questions'")
     from .. import terminal
+    from ..disk import made_folder
     from ..passages import read
     from ..questions import read_questions
     from .reader import export_reader_of, holds_reader_alone
@@ -189,7 +190,8 @@ def export(
     if holds_reader_alone(model):
         export_reader_of(model, output, float32, pile, asked, as_json, quiet)
         return
-    with terminal.bars(not quiet) as say:
+    place = nullcontext() if output is None else made_folder(output, whole=True)
+    with place, terminal.bars(not quiet) as say:
         say("exporting", 0, None)
         made = export_onnx(model, output, int8=not float32, texts=pile, questions=asked, progress=say)
     if as_json:

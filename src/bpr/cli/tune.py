@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..disk import replacing
 from .bundles import SameModel, load_questions
-from .common import Bundle, Json, Quiet, Threads, verb
+from .common import Bundle, Json, Quiet, Threads, drawing_into, verb, write_drawings
 from .reader import questions_in
 
 if TYPE_CHECKING:
@@ -64,10 +63,11 @@ def tune(
         "threads": threads,
     }
     how["vectors"] = None if vectors is None else load_questions(vectors)
-    with terminal.bars(not quiet) as say:
-        found = tuning.tune(name, target_recall, write=not dry_run, progress=say, **how)
-    if output is not None:
-        _draw(found, output)
+    with drawing_into(output):
+        with terminal.bars(not quiet) as say:
+            found = tuning.tune(name, target_recall, write=not dry_run, progress=say, **how)
+        if output is not None:
+            _draw(found, output)
     if as_json:
         terminal.print_json(found.to_dict())
     else:
@@ -102,10 +102,7 @@ def _draw(found: Tuned, folder: Path) -> None:
     for point in found.points:
         curves.setdefault(point.kind, []).append(_place(point))
     drawn = plots.recall_against_time(curves, _place(found.chosen), found.target_recall)
-    folder.mkdir(parents=True, exist_ok=True)
-    for kind, data in drawn.items():
-        with replacing(folder / f"tune.{kind}") as (out,):
-            out.write(data)
+    write_drawings(folder, "tune", drawn)
 
 
 def _place(point: Point) -> tuple[float, float]:

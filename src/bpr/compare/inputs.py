@@ -20,7 +20,7 @@ from .. import passages as files
 from .. import retriever
 from ..builder import PART_ROWS, part_key
 from ..codes import Codes, Floats, finite, pack, pack_largest
-from ..disk import replacing, storage_error
+from ..disk import make_folders, replacing
 from ..encoder import Encoder, Encodes, Vectors
 from ..errors import InvalidInput
 from ..given import load_vectors
@@ -273,10 +273,7 @@ def _encoded(
     path = folder / "vectors" / f"{what}-{model.fingerprint[:8]}-{key.hex()[:16]}.npy"
     if path.exists():
         return load_vectors(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error("make the folder", path.parent, error) from error
+    make_folders(path.parent)
     parts = Parts(path)
     with replacing(path) as [file]:
         head = np.lib.format.header_data_from_array_1_0(np.empty((0, model.bits), np.float32))

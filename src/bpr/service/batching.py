@@ -20,7 +20,7 @@ from ..errors import Cancelled, DeadlineExceeded
 from ..kernels import Cancel
 
 AT_ONCE = 4  # replies between two looks at the network
-YIELDING = 5  # how nice a worker is (nice(2))
+YIELDING = 5  # how much nicer a worker is (nice(2))
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -171,7 +171,8 @@ def _step_back() -> None:
     Otherwise, at five times the load that can be borne, refusals wait for searches, and a third of the goodput is lost.
     """
     if hasattr(os, "setpriority"):  # a thread's own, on Linux
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), YIELDING)
+        mine = threading.get_native_id()  # `nice bpr serve` is nicer already: less nice is for root alone
+        os.setpriority(os.PRIO_PROCESS, mine, min(19, os.getpriority(os.PRIO_PROCESS, mine) + YIELDING))
 
 
 def _as_exception(error: BaseException) -> Exception:

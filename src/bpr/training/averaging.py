@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from .. import model as models
+from ..disk import made_folder
 from ..errors import InvalidInput
 from ..model import Model
 from .biencoder import BiEncoder, Objective
@@ -35,7 +36,8 @@ def average(tuned: str | Path, start: str | Path, share: float, out: str | Path)
         raise InvalidInput(f"{tuned} shares one encoder and {start} has two: there is no mean of them")
     passage = _mixed(folder, start, "passage", share)
     question = passage if model.shared else _mixed(folder, start, "question", share)
-    return save(target, BiEncoder(question, passage, Objective()), model, tokenizer)
+    with made_folder(target, whole=True):
+        return save(target, BiEncoder(question, passage, Objective()), model, tokenizer)
 
 
 @torch.no_grad()

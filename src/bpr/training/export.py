@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import model as models
-from ..disk import storage_error
+from ..disk import replacing, storage_error
 from ..encoder import Encoder, Tokenized, Tokens
 from ..errors import InvalidInput
 from ..pieces import Cutter
@@ -85,12 +85,8 @@ def export_onnx(
         if seen and model.shared:  # its one tower reads questions too
             seen = [*seen, *samples.tokenized(tokens, "question")]
         graph = graph_of(tower, found[:SAMPLE_TEXTS], int8, seen, progress)
-        partial = path.with_suffix(".onnx.new")
-        try:
-            partial.write_bytes(graph.SerializeToString())
-            partial.replace(path)
-        except OSError as error:
-            raise storage_error("write", path, error) from error
+        with replacing(path) as [file]:
+            file.write(graph.SerializeToString())
         names.append(path.name)
     models.save(target, model, names)
     made = {side: (target / f"{side}.onnx").stat().st_size for side in sides}

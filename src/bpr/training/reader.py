@@ -28,7 +28,7 @@ from ..reader import ReaderModel
 from . import packed
 from .packed import Packed
 from .readerbatches import Inputs
-from .tower import CONFIG, HEAD, WEIGHTS, load_backbone, load_tower, quiet_bars, width
+from .tower import CONFIG, HEAD, WEIGHTS, load_backbone, load_tower, saving, width
 
 HOME = "reader_encoder"  # in the folder: the float weights
 START, END, SCORE = range(3)  # what the head gives
@@ -165,9 +165,9 @@ def save(folder: Path, reader: Reader, model: ReaderModel, tokenizer: Path) -> R
     where, head = folder / HOME, reader.head.state_dict()
     try:
         where.mkdir(parents=True, exist_ok=True)
-        with quiet_bars():
+        with saving():
             reader.backbone.save_pretrained(where)  # type: ignore[operator]  # a transformers model
-        save_file({name: value.detach().cpu().contiguous() for name, value in head.items()}, where / HEAD)
+            save_file({name: value.detach().cpu().contiguous() for name, value in head.items()}, where / HEAD)
         if tokenizer.resolve() != (folder / models.TOKENIZER).resolve():
             shutil.copyfile(tokenizer, folder / models.TOKENIZER)
     except OSError as error:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .. import model as models
 from .. import reader as readers
-from ..disk import storage_error
+from ..disk import replacing, storage_error
 from ..encoder import Tokenized, open_graph
 from ..errors import InvalidInput
 from ..model import Model
@@ -78,9 +78,8 @@ def export_reader(
         target.mkdir(parents=True, exist_ok=True)
         if target != source:
             _take_tokenizer(source, target)
-        partial = path.with_suffix(".onnx.new")
-        partial.write_bytes(graph.SerializeToString())
-        partial.replace(path)
+        with replacing(path) as [file]:
+            file.write(graph.SerializeToString())
     except OSError as error:
         raise storage_error("write", path, error) from error
     floats = [name for name in readers.load_model(source)[1] if target == source and name.startswith(HOME)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -170,6 +171,21 @@ def quiet_bars() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
+@contextmanager
+def saving() -> Iterator[None]:
+    """Around transformers and safetensors that write: no bar, and what the disk refuses is an OSError, as usual."""
+    from safetensors import SafetensorError
+
+    try:
+        with quiet_bars():
+            yield
+    except SafetensorError as error:
+        refused = re.search(r"os error (\d+)", str(error))
+        if refused is None:
+            raise
+        raise OSError(int(refused[1]), str(error)) from error
+
+
 def load_head(path: Path | None, backbone: nn.Module, model: Model) -> Head:
     """The head of a file; None: no projection, σ = 1."""
     hidden = width(backbone)
@@ -197,9 +213,9 @@ def save_tower(folder: Path, side: Side, backbone: nn.Module, head: Head) -> lis
 
     where = folder / f"{side}_encoder"
     where.mkdir(parents=True, exist_ok=True)
-    with quiet_bars():
+    with saving():
         backbone.save_pretrained(where)  # type: ignore[operator]  # a transformers model
-    save_file({name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}, where / HEAD)
+        save_file({name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}, where / HEAD)
     return [f"{where.name}/{name}" for name in (CONFIG, WEIGHTS, HEAD)]
 
 
