@@ -16,7 +16,7 @@ sys.path.append(str(ROOT / "tools"))
 import anatomy  # noqa: E402
 
 OWN = anatomy.anatomy(SOURCE, ROOT / "tests")
-LONGEST = {"cli/bundles.py": 430}  # lines of a module; any other has 400
+LONGEST: dict[str, int] = {}  # lines of a module that may have more than 400
 UNTYPED = 4  # the pointers of training/shorttexts.py's kernel, which Triton types when it is called
 DRIFT = 0.15  # of a figure on the page: it is written by `make docs`, not with every commit
 FILES = {str(each.relative_to(SOURCE)): each.read_text(encoding="utf-8") for each in sorted(SOURCE.rglob("*.py"))}

@@ -14,6 +14,7 @@ import sys
 
 from ..errors import StorageError
 from . import bundles as bundles
+from . import checking as checking
 from . import cluster as cluster
 from . import compare as compare
 from . import convert as convert

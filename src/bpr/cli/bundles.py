@@ -1,4 +1,4 @@
-"""The verbs around a bundle: passages, index, search, verify, info.
+"""The verbs that make a bundle and ask it: passages, index, search.
 
 Each turns options into one call, and what comes back into lines. Registered by being imported (cli/__init__.py).
 """
@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -17,14 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from ..errors import InvalidInput
-from .common import Bundle, Json, Quiet, Texts, Threads, WhereJson, fail, verb, where_of
+from .checking import facts_of
+from .common import Bundle, Json, Quiet, Texts, Threads, WhereJson, verb, where_of
 from .onray import RayAddress, Workers, on_ray
 
 if TYPE_CHECKING:
-    from ..bundle import Opened
     from ..codes import Floats
     from ..encoder import Encodes
-    from ..health import Health
     from ..records import Hit, Passage, Progress
 
 QUESTIONS_AT_ONCE = 256  # bounds the memory for the texts of hits
@@ -288,40 +286,6 @@ def search(
             say("searching", first + len(some), len(asked))
 
 
-@verb("verify wiki.bpr")
-def verify(name: Bundle, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Check every byte of a bundle against its checksums."""
-    from .. import bundle, terminal
-
-    found = bundle.verify(name)
-    damaged = [each for each in found if each.problem]
-    if as_json:
-        terminal.print_json({"bundle": str(name), "ok": not damaged, "files": [each._asdict() for each in found]})
-    else:
-        for each in damaged if quiet else found:
-            state = f"damaged  {each.problem}" if each.problem else f"ok  {terminal.size(each.bytes):>10}  {each.file}"
-            print(terminal.plain(state))
-    if damaged:
-        files = terminal.count(len(found), "file")
-        fail(f"{name} is damaged in {len(damaged)} of {files}: restore it from a copy or build it again")
-
-
-@verb("info wiki.bpr", "info wiki.bpr --json")
-def info(name: Bundle, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Show what a bundle holds and how healthy its codes are."""
-    from .. import bundle, terminal
-
-    with bundle.open(name) as opened:
-        facts = facts_of(opened)
-        report = _health(opened) if facts["rows"] else None
-    if as_json:
-        terminal.print_json({**facts, "health": report and report.to_dict()})
-        return
-    terminal.print_facts(facts)
-    if report is not None:
-        terminal.print_health(report)
-
-
 # ── From options to calls ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -382,45 +346,3 @@ def load_questions(path: Path) -> Floats:
     if len(shape) == 1:
         return load_vectors(np.lib.format.open_memmap(path, mode="r")[None])
     return load_vectors(path)
-
-
-def _health(opened: Opened) -> Health:
-    from .. import health, segments
-    from ..index import ScanIndex
-
-    index = segments.Contents(opened).index()
-    if len(index) <= health.BIT_ROWS or isinstance(index, ScanIndex):
-        return health.measure(index.planes.signs)
-    return replace(health.measure(index.planes.take(health.spread(len(index))).signs), rows=len(index))
-
-
-def facts_of(opened: Opened) -> dict[str, Any]:
-    """What `info` says of a bundle, JSON-able."""
-    from .. import segments
-
-    known, files = opened.info, opened.manifest.files
-    parts = [(each, len(segments.deleted(opened, each))) for each in segments.listed(opened)]
-    rows, dimensions = int(known["rows"]), int(known["dimensions"])
-    total = opened.manifest.bytes + opened.manifest.checksums.bytes
-    return {
-        "bundle": str(opened.path),
-        "generation": opened.generation,
-        "rows": rows,
-        "deleted": sum(deleted for _, deleted in parts),
-        "segments": [{"rows": each.rows, "deleted": deleted, "kind": each.kind} for each, deleted in parts],
-        "kind": known.get("kind"),
-        "index": known.get("index", {}),
-        "candidates": known.get("candidates"),
-        "bits": known["bits"],
-        "planes": known["planes"],
-        "levels": known["levels"],
-        "dimensions": dimensions,
-        "centered": known["centered"],
-        "rotated": known["rotated"],
-        "model": known["model"],
-        "files": {entry.name: entry.bytes for entry in (*files.values(), opened.manifest.checksums)},
-        "bytes": total,
-        "bytes_per_passage": total / rows if rows else None,
-        "code_bytes": rows * known["bits"] // 8 * known["planes"],
-        "float32_bytes": rows * dimensions * 4,
-    }

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidInput
-from .bundles import SameModel, Source, facts_of
+from .bundles import SameModel, Source
+from .checking import facts_of
 from .common import Bundle, Quiet, Threads, verb
 
 Upsert = Annotated[bool, typer.Option("--upsert", help="Put passages whose ids are there already in their place.")]
