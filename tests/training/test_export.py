@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from bpr import model as models
+from bpr.disk import Disk
 from bpr.encoder import Encoder, Tokens
 from bpr.errors import InvalidInput, StorageError
 from bpr.training import bertgraph, export
@@ -387,16 +389,26 @@ def test_a_broken_export_is_not_passed_off_as_good(tmp_path: Path, monkeypatch: 
         export_onnx(tmp_path)
 
 
-def test_folders_without_float_weights_or_that_cannot_be_written(tiny_model: Path, tmp_path: Path) -> None:
+def test_folders_without_float_weights_or_that_cannot_be_written(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     export_onnx(tiny_model, tmp_path / "served")
     with pytest.raises(InvalidInput, match=r"has no question_encoder/config\.json"):
         export_onnx(tmp_path / "served")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
         export_onnx(tiny_model, tmp_path / "file")
-    (tmp_path / "full" / "question.onnx.new").mkdir(parents=True)
-    with pytest.raises(StorageError, match=r"cannot write .*question\.onnx"):
+
+    def full(disk: Disk, verb: str, path: Path, function: object, *arguments: object) -> object:
+        if verb == "write":
+            raise OSError(errno.ENOSPC, "")
+        return real(disk, verb, path, function, *arguments)
+
+    real = Disk.system_call
+    monkeypatch.setattr(Disk, "system_call", full)
+    with pytest.raises(StorageError, match=r"cannot write .*question\.onnx.*No space left"):
         export_onnx(tiny_model, tmp_path / "full")
+    assert [each.name for each in (tmp_path / "full").iterdir()] == ["tokenizer.json"]
 
 
 def test_other_architectures_leave_logging_as_it_was(tmp_path: Path) -> None:
