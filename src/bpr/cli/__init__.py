@@ -2,7 +2,7 @@
 
 `bpr` and `python -m bpr.cli` start it. Whatever is computed is computed elsewhere: a verb turns options into one call,
 and what comes back into lines. Results go to stdout; progress, messages and errors to stderr. common.py is what all
-verbs share; the verbs stand in the other files, which register them by being imported here, in the order of --help.
+verbs share; the verbs stand in the other files, which register them by being imported here.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ from . import tune as tune
 from .common import app, ending
 
 __all__ = ["app", "main"]
+
+# In the order in which people meet them: that of --help and of docs/cli.md.
+ORDER = (
+    *("demo", "passages", "index", "search", "answer", "serve", "mcp"),
+    *("add", "delete", "compact", "verify", "info", "tune", "duplicates", "shard"),
+    *("evaluate", "score", "compare", "bench"),
+    *("mine", "train", "export", "average", "prepare-reader", "train-reader", "calibrate"),
+)
+app.registered_commands.sort(key=lambda each: ORDER.index(each.name or each.callback.__name__.replace("_", "-")))  # type: ignore[union-attr]
 
 
 def main() -> None:
