@@ -61,6 +61,7 @@ def environment(monkeypatch):
 
 PROGRAM = ("-m", "bpr.cli")
 # Jobs that a script puts into the background ignore SIGINT, and so would what they start.
+HANGS = 60  # seconds after which a program that should have ended is given up
 HEEDS_SIGINT = (
     "-c",
     "import signal, bpr.cli; signal.signal(signal.SIGINT, signal.default_int_handler); bpr.cli.main()",
@@ -88,7 +89,7 @@ def in_terminal(*arguments: object, columns: int = 80, env: dict[str, str] | Non
             break
         shown += piece
     os.close(ours)
-    return process.wait(20), shown.decode().replace("\r\n", "\n")
+    return process.wait(HANGS), shown.decode().replace("\r\n", "\n")
 
 
 def one_line(err: str) -> str:
@@ -821,7 +822,7 @@ def test_streams_that_were_closed_before_the_start_do_not_matter(monkeypatch, co
 
 def test_an_encoding_without_the_character_does_not_stop_it(corpus):
     process = start("info", corpus.bundle, env={"PYTHONIOENCODING": "ascii"})
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=HANGS)
     assert (process.returncode, err) == (0, b"")
     assert out.isascii()
 
@@ -830,7 +831,7 @@ def test_an_encoding_without_the_character_does_not_stop_it(corpus):
 def test_a_full_disk_behind_stdout_is_said_in_one_line(corpus, arguments):
     with open("/dev/full", "w") as full:
         process = start(*arguments.format(**vars(corpus)).split(), stdout=full)
-        err = process.communicate(timeout=20)[1].decode()
+        err = process.communicate(timeout=HANGS)[1].decode()
     assert process.returncode == 1
     assert "No space left" in one_line(err)
 
@@ -843,7 +844,7 @@ def test_a_closed_pipe_ends_it_quietly(corpus, tmp_path, options):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(20) == 1
+    assert process.wait(HANGS) == 1
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -859,7 +860,7 @@ def test_ctrl_c_leaves_no_half_bundle(corpus, tmp_path, before):
         passages.flush()
         assert (tmp_path / "w.bpr" / ("gen-000002" if before else "gen-000001")).exists()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANGS)
     assert (process.returncode, out, err) == (130, b"", b"bpr: interrupted\n")
     assert sorted(os.listdir(tmp_path)) == ["p.jsonl"] + ["w.bpr"] * before
     if before:
@@ -875,7 +876,7 @@ def test_ctrl_c_leaves_no_half_file_of_passages(tmp_path):
         lines.flush()
         assert len(os.listdir(tmp_path)) == 2
         process.send_signal(signal.SIGINT)
-        err = process.communicate(timeout=20)[1]
+        err = process.communicate(timeout=HANGS)[1]
     assert (process.returncode, err) == (130, b"bpr: interrupted\n")
     assert os.listdir(tmp_path) == ["d.jsonl"]
 

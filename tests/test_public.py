@@ -97,14 +97,11 @@ def test_the_version_is_the_one_of_the_project() -> None:
 
 def test_importing_bpr_imports_nothing_heavy() -> None:
     script = """
-import sys, time
-began = time.perf_counter()
+import sys
 import bpr
-seconds = time.perf_counter() - began
 heavy = {"numpy", "faiss", "torch", "onnxruntime", "tokenizers", "typer", "rich"}
 heavy |= {"bpr._native", "bpr.kernels", "bpr.bundle"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
-assert seconds < 0.15, seconds
 dir(bpr), bpr.InvalidInput
 assert "numpy" not in sys.modules
 bpr.pack
