@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from bpr.service import connection as connections
+from bpr.service.connection import Connection
 from bpr.service.guard import HEADERS
 from calling import ASKED, Process, eventually, exchange, launching, one_reply, posted, refused, until_closed
 
@@ -392,3 +395,36 @@ def test_who_asks_twice_on_one_connection_waits_for_himself(process: Process, co
     raw = until_closed(connection)
     found = [reply_of(b"HTTP/1.1" + each) for each in raw.split(b"HTTP/1.1")[1:]]
     assert [(each.status_code, each.headers["x-request-id"]) for each in found] == [(200, "one"), (200, "two")]
+
+
+class Wire:
+    """What a connection writes to; remembers whether it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_stop_closes_a_connection_unless_its_first_request_is_on_its_way() -> None:
+    made: Any = object.__new__(Connection)
+    made.transport, made.cycle, made._timer = Wire(), None, object()  # a clock runs until its request has come
+    made.shutdown()
+    assert not made.transport.closed
+    made._timer = None
+    made.shutdown()
+    assert made.transport.closed
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_the_next_look_at_the_network_is_put_off_only_while_there_is_no_room(
+    is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shared(Connection):
+        gate: Any = SimpleNamespace(is_full=is_full)
+        pausing = True
+
+    slept: list[float] = []
+    monkeypatch.setattr(connections.time, "sleep", slept.append)
+    Shared._pause()
+    assert (slept, Shared.pausing) == ([connections.PAUSE] * is_full, False)
