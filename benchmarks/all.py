@@ -8,8 +8,8 @@ FOLDER is laid out as docs/reproduction.md says. A step whose results carry the 
 that was stopped goes on where it was; --again measures it all the same. DIR may hold what takes long already:
 squad.bpr (SQuAD's paragraphs and Wikipedia's passages, indexed with mini), twin-p.npy and twin-q.npy (their vectors and
 the dev questions' with benchmarks/twin), and all-MiniLM-L6-v2: minilm as `bpr convert encoder` and `bpr export` leave
-it, minilm-float32 from `bpr export --float32`. Without them, what needs float weights is left out. A bar that does not hold ends a step with 1: the
-others are measured all the same, and so does this.
+it, minilm-float32 from `bpr export --float32`. Without them, what needs float weights is left out. A bar that does not
+hold ends a step with 1: the others are measured all the same, and so does this.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from blocks import (
     value,
     verdict,
 )
+from bpr import model
 from bpr.compare.rows import MAIN
 from bpr.evaluation import paired
 from common import HOME
@@ -203,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             page.write_text(made[page], encoding="utf-8")
     if check:
         sys.exit(bool(stale))
+    known, files = model.load(model.MINI)  # its bpr.json has the sum of its card
+    model.save(model.MINI, known, files)
     from drawings import draw_all  # matplotlib
 
     draw_all(results)

@@ -152,3 +152,10 @@ def test_mini_is_the_one_that_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "mini").mkdir()
     models.save(tmp_path / "mini", MODEL, [])
     assert models.load("mini")[0] == MODEL  # a model folder of that name here comes first
+
+
+def test_the_model_that_ships_is_the_one_that_it_describes() -> None:
+    _, files = models.load("mini")
+    assert {"README.md", "passage.onnx", "tokenizer.json"} <= set(files)
+    for name in files:
+        assert models.check_file(models.MINI, name, files).exists()

@@ -196,7 +196,7 @@ def test_a_recall_that_was_never_reached_gives_no_time():
 
 
 def test_every_step_has_its_script_and_every_results_file_its_step(results, tmp_path):
-    (tmp_path / "minilm").mkdir()
+    (tmp_path / "minilm-float32").mkdir()
     steps = [*everything.without_data(), *everything.with_data(tmp_path, tmp_path)]
     for step in steps:
         assert step.command[1] == "-m" or Path(step.command[1]).exists(), step
