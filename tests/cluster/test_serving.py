@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 from ray_processes import processes
 
 import bpr
@@ -202,3 +205,34 @@ def test_a_new_generation_is_taken_over_without_a_failed_request(cluster: Any, t
 def test_shards_that_have_no_room_are_refused_in_time(cluster: Any, folder: Path) -> None:
     with bundle.open(folder) as opened, pytest.raises(InvalidInput, match=r"need 200 CPUs, and the cluster has 6"):
         RayFleet(opened, Size(1, 100.0), start=2.0)
+
+
+# What was registered first at exit comes last, as Ray's own end does: by then nothing may run in the loop any more.
+POLLS_FOR_EVER = """
+import atexit, time
+polls = []
+def at_the_end():
+    before = len(polls)
+    time.sleep(0.2)
+    print(before > 0, len(polls) - before)
+atexit.register(at_the_end)
+from bpr.cluster import fleet
+loop = fleet._loop()
+def poll():
+    polls.append(loop.call_later(0.001, poll))
+loop.call_soon_threadsafe(poll)
+time.sleep(0.1)
+"""
+
+
+def test_nothing_polls_when_the_process_leaves_ray() -> None:
+    done = subprocess.run([sys.executable, "-c", POLLS_FOR_EVER], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True 0\n", "")
+
+
+def test_a_cluster_is_joined_only_where_it_is_asked_for() -> None:
+    """Ray joins, or starts, one by itself wherever it is used: after the end of one, too."""
+    used = "from bpr.cluster import rays; import ray; print(ray.is_initialized()); ray.put(1)"
+    done = subprocess.run([sys.executable, "-c", used], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == "False\n"
+    assert ray.exceptions.RaySystemError.__name__ in done.stderr

@@ -8,6 +8,7 @@ is taken.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import secrets
@@ -220,7 +221,22 @@ def _loop() -> asyncio.AbstractEventLoop:
     """One for all fleets of this process, and as long as it lives: Serve's routers stay bound to it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="bpr-fleet", daemon=True).start()
+    atexit.register(_park, loop)  # after Ray's own, so it comes before it
     return loop
+
+
+def _park(loop: asyncio.AbstractEventLoop) -> None:
+    """Let nothing more run in the loop. Serve's routers poll from it for ever, and cannot be told to stop: what polls
+    when the process has left Ray joins it anew, and then the end of the process is a crash.
+    """
+    parked = threading.Event()
+
+    def stay() -> None:
+        parked.set()
+        threading.Event().wait()
+
+    loop.call_soon_threadsafe(stay)
+    parked.wait()
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:

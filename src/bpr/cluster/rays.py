@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray starts: nothing is told to anybody
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # read when ray is imported: only `connect` joins a cluster
 
 import ray
 
