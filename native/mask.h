@@ -40,7 +40,9 @@ struct Mask {
     // The bits of the rows [first, last), first a multiple of 64; last - first <= 64.
     std::uint64_t word(std::size_t first, std::size_t last) const {
         std::uint64_t word = 0;
-        if (bits != nullptr)
+        if (bits != nullptr && last - first == 64)    // one load, where a copy of any length is a call: most of a sparse mask's time
+            std::memcpy(&word, bits + first / 8, 8);
+        else if (bits != nullptr)
             std::memcpy(&word, bits + first / 8, (last - first + 7) / 8);
         else
             word = last - first < 64 ? (std::uint64_t{1} << (last - first)) - 1 : ~std::uint64_t{0};

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bpr import bundle
-from bpr.columns import FILES, Columns, ColumnsOut, check, layout, stored, writer
+from bpr.columns import FILES, Columns, ColumnsOut, check, layout, reader, stored, writer
 from bpr.errors import CorruptBundle, InvalidInput
 from bpr.filters import matches, parse
 
@@ -56,6 +56,11 @@ WHERES: list[dict[str, Any]] = [
     {"\\and": 1},
     {"x\\.y": {"exists": True}},
     {"lang": "en", "year": {">": 0}},
+    {"year": {">=": 0, "<": 2016}},
+    {"year": {">": 2015, "<": 2015}},
+    {"and": [{"year": {">=": 0}}, {"lang": {"<": "la"}}, {"year": {"<=": 2015}}]},
+    {"tags": {">": "a", "<": "b"}},
+    {"tags": {">=": "a", "<": 5}},
     {"or": [{"draft": True}, {"tags": "a"}, {"not": {"year": {"exists": True}}}]},
     {"not": {"and": [{"lang": "en"}, {"year": 2015}]}},
 ]
@@ -87,6 +92,7 @@ def rows_of(columns: Columns, where: dict[str, Any]) -> list[int]:
 def test_rows_are_those_that_match(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, at_once: int) -> None:
     monkeypatch.setattr(writer, "LEAST_STEP", step)
     monkeypatch.setattr(writer, "SORTED_AT_ONCE", at_once)
+    monkeypatch.setattr(reader, "REMEMBERED", step)
     columns = columns_of(tmp_path / "b", METAS, "s3-")
     assert len(columns) == len(METAS)
     for where in WHERES:
@@ -112,6 +118,8 @@ def test_marks_over_many_rows(tmp_path: Path) -> None:
         np.testing.assert_array_equal(columns.rows(parse({"year": {"<": bound}})), years < bound)
         np.testing.assert_array_equal(columns.rows(parse({"year": {">=": bound}})), years >= bound)
         np.testing.assert_array_equal(columns.rows(parse({"late": {">": bound * 20}})), (late > bound * 20) & has_late)
+        between = parse({"year": {">=": bound, "<=": 44, "<": 40}})
+        np.testing.assert_array_equal(columns.rows(between), (years >= bound) & (years < 40))
     for tag in range(4):
         np.testing.assert_array_equal(columns.rows(parse({"tags": tag})), (tags == tag).any(axis=1))
         np.testing.assert_array_equal(columns.rows(parse({"tags": {"<=": tag}})), (tags <= tag).any(axis=1))

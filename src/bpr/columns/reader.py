@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN = 30
 READ_AT_ONCE = 10  # values that are read in one piece in the time that one takes alone
+REMEMBERED = 4096  # values that halving has met: its first steps are the same for every condition
 
 
 # ── What a user should know before ───────────────────────────────────────────────────────────────────────────────────
@@ -132,6 +133,7 @@ class Columns:
     def __init__(self, opened: bundle.Opened, prefix: str = "") -> None:
         """Map the files behind the prefix, and see that they belong together."""
         self._prefix = prefix
+        self._remembered: dict[int, Value] = {}
         self._values, self._starts = opened.view(prefix + VALUES), opened.view(prefix + STARTS)
         self._entries, self._marks = opened.view(prefix + ROWS), opened.view(prefix + MARKS)
         try:
@@ -157,16 +159,33 @@ class Columns:
         A field that is not here is one that no passage has; ask `check` first for what a user should know.
         """
         if isinstance(condition, All):
-            return reduce(and_, map(self.rows, condition.parts)) if condition.parts else ~RowMask.none(self._rows)
+            return reduce(and_, self._parts(condition)) if condition.parts else ~RowMask.none(self._rows)
         if isinstance(condition, Some):
             return reduce(or_, map(self.rows, condition.parts)) if condition.parts else RowMask.none(self._rows)
         if isinstance(condition, Not):
             return ~self.rows(condition.part)
-        mask = RowMask.none(self._rows)
         column = self._columns.get(condition.field)
-        if column is not None:
-            for values in self._ranges(column, condition):
-                self._put(mask, column, values)
+        return RowMask.none(self._rows) if column is None else self._with(column, self._ranges(column, condition))
+
+    def _parts(self, condition: All) -> Iterator[RowMask]:
+        """The rows of each part; all comparisons of a field whose rows have one value each are one range of values."""
+        within: dict[Path, range] = {}
+        for part in condition.parts:
+            column = self._columns.get(part.field) if isinstance(part, Compare) else None
+            if not isinstance(part, Compare) or column is None or column.field.several:
+                yield self.rows(part)
+                continue
+            for values in self._ranges(column, part):
+                known = within.get(part.field, values)
+                within[part.field] = range(max(known.start, values.start), min(known.stop, values.stop))
+        for field, values in within.items():
+            yield self._with(self._columns[field], [values])
+
+    def _with(self, column: _Column, some: Iterable[range]) -> RowMask:
+        """The rows with a value of one of these ranges."""
+        mask = RowMask.none(self._rows)
+        for values in some:
+            self._put(mask, column, values)
         return mask
 
     def _ranges(self, column: _Column, test: OneOf | Compare | Exists) -> Iterator[range]:
@@ -196,8 +215,14 @@ class Columns:
                     yield values[at : at + 1]
 
     def _value(self, number: int) -> Value:
-        """One of the different values."""
-        return self._all_values(range(number, number + 1))[0]
+        """One of the different values. Some are remembered: to read one takes a hundred times as long."""
+        value = self._remembered.get(number)
+        if value is None:
+            value = self._all_values(range(number, number + 1))[0]
+            if len(self._remembered) >= REMEMBERED:
+                self._remembered.clear()
+            self._remembered[number] = value
+        return value
 
     def _all_values(self, numbers: range) -> list[Value]:
         """Neighbouring values, read from their lines. JSON has no line end inside a value: many lines make a list."""
@@ -206,7 +231,7 @@ class Columns:
             raise self._corrupt(f"{STARTS} points outside {VALUES}")
         lines = self._part(self._values, start, stop).tobytes()
         try:
-            values = list(map(value_of, json.loads(b"[%s]" % lines[:-1].replace(b"\n", b","))))
+            values = list(map(value_of, json.loads(f"[{lines[:-1].decode().replace(chr(10), ',')}]")))
         except (ValueError, RecursionError):
             values = []
         if len(values) != len(numbers):
