@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -141,12 +143,26 @@ def test_what_is_no_encoder(copy: Path, tmp_path: Path) -> None:
     resealed(copy)
     with pytest.raises(InvalidInput, match="is not the head"):
         load_tower(copy, "passage")
+    known = json.loads((copy / "passage_encoder" / "config.json").read_text())
     for content in ("{}", "nonsense"):
         (copy / "passage_encoder" / "config.json").write_text(content)
         with pytest.raises(InvalidInput, match="holds no encoder that transformers can open"):
             load_backbone(copy / "passage_encoder")
+    (copy / "passage_encoder" / "config.json").write_text(json.dumps({**known, "hidden_size": "x"}))
+    with pytest.raises(InvalidInput, match=r"holds no encoder .*hidden_size") as refused:
+        load_backbone(copy / "passage_encoder")
+    assert "\n" not in str(refused.value)
     with pytest.raises(InvalidInput, match="holds no encoder"):
         load_backbone(tmp_path / "nowhere")
+
+
+def test_too_little_memory_is_not_a_bad_encoder(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", full)
+    with pytest.raises(MemoryError):
+        load_backbone(copy / "passage_encoder")
 
 
 def test_pickled_weights_are_never_opened(copy: Path) -> None:

@@ -36,7 +36,7 @@ from .readerbatches import Schedule, Window
 from .readerdata import ReaderData
 from .readertrainer import ReaderTrainer
 from .readings import Texts, gold, judge, read, retrieved
-from .recipe import require
+from .recipe import LARGEST_SEED, require
 from .run import arguments, check_start, device, last_checkpoint, steps_of, trained
 from .trainer import Report
 
@@ -85,6 +85,7 @@ class ReaderRecipe:
             require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("seed", "negatives", "workers", "evaluate_every", "save_every", "validate"):
             require(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+        require("seed", self.seed <= LARGEST_SEED, f"at most {LARGEST_SEED}", self.seed)
         for name in ("learning_rate", "weight_decay", "clip"):
             require(name, 0 <= getattr(self, name) < math.inf, "0 or more", getattr(self, name))
         for name in ("warmup", "dropout"):

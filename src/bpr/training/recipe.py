@@ -24,6 +24,7 @@ else:
     import tomli as tomllib
 
 Made = TypeVar("Made")
+LARGEST_SEED = 2**32 - 1  # that numpy takes, whom transformers.set_seed seeds too
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Recipe:
             require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("seed", "bits", "chunk", "workers", "evaluate_every", "save_every", "pool"):
             require(name, getattr(self, name) >= 0, "0 or more", getattr(self, name))
+        require("seed", self.seed <= LARGEST_SEED, f"at most {LARGEST_SEED}", self.seed)
         for name in ("learning_rate", "head_rate", "weight_decay", "clip", "pair_weight"):
             require(name, 0 <= getattr(self, name) < math.inf, "0 or more", getattr(self, name))
         for name in ("warmup", "dropout"):

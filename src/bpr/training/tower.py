@@ -150,8 +150,11 @@ def load_backbone(where: str | Path, **options: Any) -> nn.Module:
                 backbone = transformers.AutoModel.from_pretrained(where, add_pooling_layer=False, **options)
             except TypeError:  # an architecture that has no such layer
                 backbone = transformers.AutoModel.from_pretrained(where, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise InvalidInput(f"{where} holds no encoder that transformers can open: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # what a strange configuration or damaged weights make of it has no common base
+        why = " ".join(str(error).split())
+        raise InvalidInput(f"{where} holds no encoder that transformers can open: {why}") from error
     if not isinstance(backbone, nn.Module):
         raise InvalidInput(f"{where} holds no torch encoder")
     return backbone
