@@ -66,13 +66,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["bpr", *map(str, arguments)])
-        handler = signal.getsignal(signal.SIGINT)
+        handler, status = signal.getsignal(signal.SIGINT), None
         try:
-            with pytest.raises(SystemExit) as end:
-                cli.main()
+            cli.main()
+        except SystemExit as end:  # not pytest.raises: what it keeps keeps the files that were open where it ended
+            status = int(end.code or 0)
         finally:
             signal.signal(signal.SIGINT, handler)  # one that was interrupted listens no more
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
+        assert status is not None, "bpr did not end"
+        return status, *capsys.readouterr()
 
     return call

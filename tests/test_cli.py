@@ -81,8 +81,9 @@ def in_terminal(*arguments: object, columns: int = 80, env: dict[str, str] | Non
         *arguments, stdout=theirs, stderr=theirs, stdin=theirs, env={"COLUMNS": str(columns), **(env or {})}
     )
     os.close(theirs)
-    shown = b""
-    while select.select([ours], [], [], 20)[0]:
+    shown, readable = b"", select.poll()  # select() knows no more than 1,024 files
+    readable.register(ours, select.POLLIN)
+    while readable.poll(20_000):
         try:
             piece = os.read(ours, 1 << 16)
         except OSError:  # the other end is closed
