@@ -82,6 +82,7 @@ def with_data(data: Path, work: Path) -> Iterator[Step]:
     for name, what, minutes in (("hybrid-time", "time", 6), ("hybrid", "measure", 15), ("hybrid-tune", "tune", 25)):
         yield Step(name, minutes, script("hybrid", *shared, work / "hybrid", "--codes", codes, what))
     yield Step("compare-squad", 18, compare(data, work))
+    yield Step("reader-time", 1, script("answers", "--data", data, "--bundle", bundle, "--time"))
     yield Step("reader", 30, script("answers", "--data", data, "--bundle", bundle))
     yield Step("indexes", 60, script("indexes", codes, "--cache", work / "indexes"))
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:  # a machine with a GPU has no compiled kernel
 
 HOME = Path(__file__).resolve().parent.parent
 RESULTS = HOME / "benchmarks" / "results"
-# What measuring and reporting write themselves. Were it counted, the second benchmark of a run would be dirty.
-CODE = (".", *(f":!{each}" for each in ("benchmarks/results", "docs", "*.md")))
+# Without what measuring and reporting write themselves (were it counted, the second benchmark of a run would be dirty),
+# and without tests, which no benchmark imports.
+CODE = (".", *(f":!{each}" for each in ("benchmarks/results", "docs", "*.md", "tests", ".ci")))
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ BARS = (  # file, promise, where more stands, and what the figures' names have i
     ("cluster", "a cluster", "[from one machine to many](operations.md#from-one-machine-to-many)", ""),
     ("encode", "the encoder", "[the encoder](architecture.md#models-and-the-encoder)", ""),
     ("reader", "the reader", "[the reader](reproduction.md#the-reader)", ""),
+    ("reader-time", "the time of an answer", "[the reader](reproduction.md#the-reader)", ""),
 )
 
 
