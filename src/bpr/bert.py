@@ -27,7 +27,7 @@ TOKENS = "logits"  # the output that every token has: a reader's
 GRAIN, HEAD_GRAIN = 32, 8  # what widths, and the dimensions of a head, are multiples of
 MOST_WIDTH, MOST_INNER = 4096, 16384
 _MOST_LAYERS = 256
-_PRODUCTS = ("qkv", "attention", "inner", "outer")
+PRODUCTS = ("qkv", "attention", "inner", "outer")
 
 
 def fits(width: int, heads: int, inner: int, bits: int) -> bool:
@@ -38,7 +38,9 @@ def fits(width: int, heads: int, inner: int, bits: int) -> bool:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class Facts:
+    """What a graph's metadata say of its network."""
+
     layers: int
     heads: int
     epsilon: float
@@ -46,7 +48,8 @@ class _Facts:
     normalize: bool
 
     @classmethod
-    def read(cls, text: str) -> _Facts:
+    def read(cls, text: str) -> Facts:
+        """From the metadata entry; InvalidInput where it is not sensible."""
         try:
             facts = cls(**json.loads(text))
         except (ValueError, TypeError, RecursionError) as error:
@@ -69,8 +72,7 @@ class Bert:
     def __init__(self, file: OnnxFile) -> None:
         """Made by `open_bert`."""
         try:
-            facts = _Facts.read(file.metadata[FACTS])
-            constants = file.constants()
+            facts, constants = Facts.read(file.metadata[FACTS]), file.constants()
             self.inputs = {"input_ids", *(["token_type_ids"] if "segments" in constants else [])}
             self.outputs = [name for name in OUTPUTS if f"{name}.weight" in constants or f"{name}.scale" in constants]
             self._network = _network(facts, constants, self.outputs)
@@ -99,7 +101,18 @@ def open_bert(path: Path) -> Bert | None:
     return Bert(file) if FACTS in file.metadata else None
 
 
-def _network(facts: _Facts, constants: Mapping[str, NDArray[Any]], outputs: list[str]) -> Any:
+def open_constants(path: Path) -> tuple[Facts, Mapping[str, NDArray[Any]]]:
+    """What a graph of ours is made of, for those who compute it elsewhere (training/bytebert.py)."""
+    file = OnnxFile.open(path)
+    if FACTS not in file.metadata:
+        raise InvalidInput(
+            f"{path} is not a graph that bpr's own engine knows, so a GPU needs the model's float weights, which are "
+            "not in its folder: leave --device out to encode on the CPU"
+        )
+    return Facts.read(file.metadata[FACTS]), file.constants()
+
+
+def _network(facts: Facts, constants: Mapping[str, NDArray[Any]], outputs: list[str]) -> Any:
     """The kernel's network; its own complaints are ValueErrors and TypeErrors."""
 
     def get(name: str, dims: int, kind: str = "f4") -> NDArray[Any]:
@@ -124,7 +137,7 @@ def _network(facts: _Facts, constants: Mapping[str, NDArray[Any]], outputs: list
         row("last.beta"),
     )
     for layer in range(facts.layers):
-        names = [f"layer{layer}.{product}" for product in _PRODUCTS]
+        names = [f"layer{layer}.{product}" for product in PRODUCTS]
         network.add_layer(
             [row(f"{name}.{part}") for name in names for part in ("gamma", "beta")],
             [get(f"{name}.weight", 2, "i1") for name in names],

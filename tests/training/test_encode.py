@@ -85,11 +85,3 @@ def test_devices(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         TorchEncoder.open(tiny_model, "toaster")
     with pytest.raises(InvalidInput, match="use cpu or cuda"):
         TorchEncoder.open(tiny_model, "meta")
-
-
-def test_float_weights_are_needed(tiny_model: Path, tmp_path: Path) -> None:
-    from bpr.training.export import export_onnx
-
-    export_onnx(tiny_model, tmp_path / "served")
-    with pytest.raises(InvalidInput, match=r"has no passage_encoder/config\.json: .* `bpr train` the float weights"):
-        TorchEncoder.open(tmp_path / "served", "cpu").passages(PAIRS)

@@ -1,13 +1,15 @@
-"""Text to vectors in torch, for GPUs: the same interface as encoder.Encoder, from the float weights of a model folder.
+"""Text to vectors in torch, for GPUs: the same interface as encoder.Encoder.
 
-`bpr index --device cuda`, mining and validation call it. On a GPU the network runs in bfloat16, so a value within
-rounding of a threshold may get another bit than on a CPU; how often is measured in the tests. Knows towers and tokens;
-nothing of bundles or losses.
+`bpr index --device cuda`, mining and validation call it. Of a model folder with float weights, the network runs in
+bfloat16 on a GPU, so a value within rounding of a threshold may get another bit than on a CPU; how often is measured in
+the tests. Of one that has graphs alone, as the model that ships, it runs in whole numbers (bytebert.py), and vectors
+are the CPU's. Knows towers, graphs and tokens; nothing of bundles or losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from .. import model as models
+from ..bert import Bert, open_constants
 from ..encoder import Tokenized, Tokens, Vectors, checked_texts
 from ..errors import Cancelled, DeadlineExceeded, InvalidInput
 from ..kernels import Cancel, Limits
 from ..model import Model
 from . import packed
-from .tower import Side, Tower, load_tower, projected
+from .bytebert import ByteBert
+from .tower import Side, Tower, home, load_tower, projected
 
 # Tokens in a batch, padding included: enough to fill the device, little enough for its memory.
 BATCH_TOKENS = {"cuda": 1 << 17, "cpu": 1 << 12}
@@ -45,7 +49,7 @@ class TorchEncoder:
 
     @classmethod
     def open(cls, folder: str | Path, device: str = "cuda") -> TorchEncoder:
-        """device: "cuda", "cuda:1", "cpu"; bfloat16 on a GPU, float32 on a CPU."""
+        """device: "cuda", "cuda:1", "cpu"; bfloat16 on a GPU, float32 on a CPU, and bytes where there are no floats."""
         try:
             chosen = torch.device(device)
         except RuntimeError as error:
@@ -54,7 +58,11 @@ class TorchEncoder:
             raise InvalidInput("torch sees no CUDA device on this machine: leave --device out to encode on the CPU")
         if chosen.type not in BATCH_TOKENS:
             raise InvalidInput(f"{device!r} is not supported: use cpu or cuda")
-        return cls(models.resolve(folder), chosen)
+        folder = models.resolve(folder)
+        found = cls(folder, chosen)
+        if f"{home(folder, 'passage', found.model).name}/config.json" not in found.tokens.files:
+            found = GraphEncoder(folder, chosen)
+        return found
 
     @property
     def fingerprint(self) -> str:
@@ -99,9 +107,8 @@ class TorchEncoder:
     def encode(self, texts: Sequence[Tokenized], side: Side, limits: Limits | None = None) -> Vectors:
         """From token ids: float32[n, bits]."""
         limits = limits or Limits()
-        tower = self._tower(side)
+        run = self._network(side)
         vectors = np.empty((len(texts), self.model.bits), np.float32)
-        tower.compiled = self._encoded >= self.compile_from
         # Results are fetched two batches late, so that the device computes while the host prepares.
         waiting: list[tuple[NDArray[np.int64], torch.Tensor, torch.cuda.Event | None]] = []
         for rows in self._batches(texts):
@@ -109,13 +116,19 @@ class TorchEncoder:
                 raise Cancelled("encoding was cancelled")
             if limits.deadline is not None and limits.seconds() <= 0:
                 raise DeadlineExceeded("encoding did not end before its deadline")
-            waiting.append((rows, *_on_its_way(self._vectors(tower, [texts[row] for row in rows]))))
+            waiting.append((rows, *_on_its_way(run([texts[row] for row in rows]))))
             if len(waiting) > 2:
                 _arrived(*waiting.pop(0), vectors)
         for each in waiting:
             _arrived(*each, vectors)
         self._encoded += len(texts)
         return vectors
+
+    def _network(self, side: Side) -> Callable[[Sequence[Tokenized]], torch.Tensor]:
+        """Texts → float[n, bits]."""
+        tower = self._tower(side)
+        tower.compiled = self._encoded >= self.compile_from
+        return partial(self._vectors, tower)
 
     def _vectors(self, tower: Tower, texts: Sequence[Tokenized]) -> torch.Tensor:
         """float[n, bits]: without padding where that is possible."""
@@ -155,6 +168,32 @@ class TorchEncoder:
             tower.head.to(self._device)
             self._towers[side] = tower
         return self._towers[side]
+
+
+class GraphEncoder(TorchEncoder):
+    """The same of a model folder that has graphs alone: the vectors of encoder.Encoder, bit for bit."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        """Made by `TorchEncoder.open`."""
+        super().__init__(folder, device)
+        self._graphs: dict[str, ByteBert] = {}
+
+    @property
+    def engine(self) -> str:
+        """That of the CPU: what was begun there may go on here."""
+        return f"{Bert.name} {self.tokens.files['passage.onnx']['sha256']}"
+
+    def _network(self, side: Side) -> Callable[[Sequence[Tokenized]], torch.Tensor]:
+        shared = side == "question" and self.model.shared
+        name = f"{'passage' if shared else side}.onnx"
+        if name not in self._graphs:
+            path = models.check_file(self.folder, name, self.tokens.files)
+            try:
+                self._graphs[name] = ByteBert(*open_constants(path), self._device)
+            except (KeyError, ValueError, IndexError, RuntimeError) as error:
+                raise InvalidInput(f"{path} is not a graph as `bpr export` makes it: {error!r}") from error
+        graph, output = self._graphs[name], "question" if shared else "vector"
+        return lambda texts: graph.vectors(*self._padded(texts), output)
 
 
 def _on_its_way(found: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
