@@ -58,12 +58,12 @@ def bpr(*arguments: Any) -> list[str]:
 
 def without_data() -> Iterator[Step]:
     yield Step("sizing", 0.1, script("sizing"))
-    yield Step("memory", 1, script("memory"))
-    yield Step("live", 2, script("live"))
+    yield Step("memory", 0.5, script("memory"))
+    yield Step("live", 1.5, script("live"))
     yield Step("filters", 2, script("filters"))
     yield Step("cluster", 4, script("cluster"))
     yield Step("load", 31, script("load"))
-    yield Step("scan", 30, script("scan"))
+    yield Step("scan", 9, script("scan"))
 
 
 def with_data(data: Path, work: Path) -> Iterator[Step]:
@@ -71,20 +71,20 @@ def with_data(data: Path, work: Path) -> Iterator[Step]:
     bundle, codes, minilm, exact = (work / name for name in ("squad.bpr", "codes", "minilm", "minilm-float32"))
     shared = ("--data", data, "--work")
     yield Step("encode", 1, script("encode", minilm if minilm.exists() else "mini", work / "passages.jsonl"))
-    for name, minutes, more in (("cranfield", 0.5, ()), ("squad", 1, ("--bundle", bundle)), ("amazon-test", 4, ())):
+    for name, minutes, more in (("cranfield", 0.5, ()), ("squad", 1, ("--bundle", bundle)), ("amazon-test", 5, ())):
         own = script("quality", "mini", *shared, work / "quality", "--set", name, *more)
         yield Step(f"quality-{name}-mini", minutes, own)
     if exact.exists():
         own = script("quality", exact, *shared, work / "quality", "--set", "cranfield", "--float")
         yield Step("quality-cranfield-all-MiniLM-L6-v2-float", 0.5, own)
-    yield Step("tune", 4, script("tune", *shared, work / "tune", "--bundle", bundle))
-    yield Step("lookup", 6, script("lookup", codes / "signs.npy", codes / "questions.npy"))
-    for name, what, minutes in (("hybrid-time", "time", 6), ("hybrid", "measure", 15), ("hybrid-tune", "tune", 25)):
+    yield Step("tune", 1, script("tune", *shared, work / "tune", "--bundle", bundle))
+    yield Step("lookup", 3.5, script("lookup", codes / "signs.npy", codes / "questions.npy"))
+    for name, what, minutes in (("hybrid-time", "time", 2.5), ("hybrid", "measure", 8), ("hybrid-tune", "tune", 8)):
         yield Step(name, minutes, script("hybrid", *shared, work / "hybrid", "--codes", codes, what))
     yield Step("compare-squad", 18, compare(data, work))
-    yield Step("reader-time", 1, script("answers", "--data", data, "--bundle", bundle, "--time"))
-    yield Step("reader", 30, script("answers", "--data", data, "--bundle", bundle))
-    yield Step("indexes", 60, script("indexes", codes, "--cache", work / "indexes"))
+    yield Step("reader-time", 0.5, script("answers", "--data", data, "--bundle", bundle, "--time"))
+    yield Step("reader", 26, script("answers", "--data", data, "--bundle", bundle))
+    yield Step("indexes", 47, script("indexes", codes, "--cache", work / "indexes"))
 
 
 def tables(work: Path) -> Path:

@@ -93,6 +93,7 @@ def test_rows_are_those_that_match(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(writer, "LEAST_STEP", step)
     monkeypatch.setattr(writer, "SORTED_AT_ONCE", at_once)
     monkeypatch.setattr(reader, "REMEMBERED", step)
+    monkeypatch.setattr(reader, "MOST_REMEMBERED", step)
     columns = columns_of(tmp_path / "b", METAS, "s3-")
     assert len(columns) == len(METAS)
     for where in WHERES:

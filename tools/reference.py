@@ -45,6 +45,7 @@ ENVIRONMENT = {
     "as the process has cores.",
     "LOCAL_RANK": "Set by `torchrun`: which GPU of this machine a training process uses.",
     "ORT_DISABLE_TELEMETRY": "Set to `1` by bpr, unless it is set already, before ONNX Runtime is loaded.",
+    "RAY_ENABLE_AUTO_CONNECT": "Set to `0` by `--ray`, unless it is set already, before Ray is loaded.",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "Set to `0` by `bpr serve --ray`, unless it is set already, before Ray "
     "Serve is loaded.",
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "Set to `1` by `bpr serve --ray`, unless it is set already, before Ray Serve is "

@@ -74,9 +74,7 @@ ModelFolder = Annotated[
 SameModel = Annotated[
     Path | None, typer.Option("--model", metavar="DIR", help="Where the bundle's model is, if it was moved.")
 ]
-On = Annotated[
-    Device, typer.Option("--device", help="cuda: encode on a GPU, with torch and the model's float weights.")
-]
+On = Annotated[Device, typer.Option("--device", help="cuda: encode on a GPU, with torch.")]
 Vectors = Annotated[
     Path | None,
     typer.Option("--vectors", metavar="V.npy", help="Instead of a model: float[n, dimensions], row i is passage i's."),

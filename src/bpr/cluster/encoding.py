@@ -199,7 +199,7 @@ class PoolEncoder:
 
 
 def open_encoder(model: str | Path, device: str) -> Encodes:
-    """bpr's own on a CPU; with torch and the model's float weights on any other device."""
+    """bpr's own on a CPU; with torch on any other device."""
     if device == "cpu":
         return Encoder.open(model)
     from ..training.encode import TorchEncoder

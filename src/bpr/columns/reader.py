@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 30
 READ_AT_ONCE = 10  # values that are read in one piece in the time that one takes alone
 REMEMBERED = 4096  # values that halving has met: its first steps are the same for every condition
+MOST_REMEMBERED = 256  # characters of one of them
 
 
 # ── What a user should know before ───────────────────────────────────────────────────────────────────────────────────
@@ -219,6 +220,8 @@ class Columns:
         value = self._remembered.get(number)
         if value is None:
             value = self._all_values(range(number, number + 1))[0]
+            if isinstance(value, str) and len(value) > MOST_REMEMBERED:
+                return value
             if len(self._remembered) >= REMEMBERED:
                 self._remembered.clear()
             self._remembered[number] = value
