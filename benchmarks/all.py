@@ -42,7 +42,7 @@ class Step:
 
     def is_done(self) -> bool:
         path = RESULTS / f"{self.name}.json"
-        return path.exists() and is_current(json.loads(path.read_text(encoding="utf-8")))
+        return path.exists() and is_current(self.name, json.loads(path.read_text(encoding="utf-8")))
 
 
 def script(name: str, *arguments: Any) -> list[str]:

@@ -19,9 +19,13 @@ if TYPE_CHECKING:  # a machine with a GPU has no compiled kernel
 
 HOME = Path(__file__).resolve().parent.parent
 RESULTS = HOME / "benchmarks" / "results"
-# Without what measuring and reporting write themselves (were it counted, the second benchmark of a run would be dirty),
-# and without tests, which no benchmark imports.
-CODE = (".", *(f":!{each}" for each in ("benchmarks/results", "docs", "*.md", "tests", ".ci")))
+# What a figure may depend on: all but what measuring and reporting write themselves (were it counted, the second
+# benchmark of a run would be dirty), what only reports, and what no benchmark runs.
+WRITTEN = ("benchmarks/results", "docs", "*.md")
+REPORTS = ("benchmarks/all.py", "benchmarks/common.py", "benchmarks/report.py", "benchmarks/*blocks.py")
+NOT_RUN = ("tests", "tools", "examples", ".ci", "Makefile", "benchmarks/drawings.py", "src/bpr/integrations")
+CODE = (".", *(f":!{each}" for each in (*WRITTEN, *REPORTS, *NOT_RUN)))
+ALONE = {"cluster": "src/bpr/cluster"}  # rooms that one benchmark enters, and no other
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,11 @@ def commit() -> str | None:
     return f"{name}-dirty" if name and git("diff", "--quiet", "HEAD", "--", *CODE) is None else name
 
 
-def is_current(result: dict[str, Any]) -> bool:
-    """Whether nothing but results and pages has changed since this was measured."""
+def is_current(name: str, result: dict[str, Any]) -> bool:
+    """Whether nothing that the benchmark NAME may depend on has changed since this was measured."""
     measured = str(result.get("commit") or "-dirty")
-    return not measured.endswith("-dirty") and git("diff", "--quiet", measured, "--", *CODE) is not None
+    others = [f":!{room}" for own, room in ALONE.items() if own != name]
+    return not measured.endswith("-dirty") and git("diff", "--quiet", measured, "--", *CODE, *others) is not None
 
 
 def stamp() -> dict[str, Any]:

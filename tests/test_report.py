@@ -206,7 +206,7 @@ def test_every_step_has_its_script_and_every_results_file_its_step(results, tmp_
 
 def test_what_was_measured_on_this_commit_is_passed_over(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(everything, "RESULTS", tmp_path)
-    monkeypatch.setattr(everything, "is_current", lambda result: result["commit"] == "now")
+    monkeypatch.setattr(everything, "is_current", lambda name, result: result["commit"] == "now")
     for name, when in (("live", "now"), ("memory", "before")):
         (tmp_path / f"{name}.json").write_text(json.dumps({"commit": when}))
     everything.main(["--list", "--only", "live", "memory", "scan"])
@@ -227,7 +227,34 @@ def test_results_say_when_and_on_which_commit(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("noted", [None, "1a2b3c4-dirty", "no such commit"])
 def test_what_has_no_clean_commit_is_not_current(noted):
-    assert not common.is_current({"commit": noted})
+    assert not common.is_current("scan", {"commit": noted})
+
+
+@pytest.mark.parametrize(
+    ("changed", "current"),
+    [
+        ("docs/page.md", {"scan", "cluster"}),
+        ("benchmarks/results/scan.json", {"scan", "cluster"}),
+        ("tests/test_x.py", {"scan", "cluster"}),
+        ("benchmarks/speed_blocks.py", {"scan", "cluster"}),
+        ("src/bpr/cluster/fleet.py", {"scan"}),
+        ("src/bpr/codes.py", set()),
+        ("native/scan.cpp", set()),
+        ("benchmarks/scan.py", set()),
+    ],
+)
+def test_a_figure_is_current_until_what_it_may_depend_on_changes(monkeypatch, tmp_path, changed, current):
+    monkeypatch.setattr(common, "HOME", tmp_path)
+    file = tmp_path / changed
+    file.parent.mkdir(parents=True)
+    file.write_text("before")
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    for arguments in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
+        assert common.git(*arguments) is not None
+    measured = {"commit": common.commit()}
+    assert all(common.is_current(name, measured) for name in ("scan", "cluster"))
+    file.write_text("after")
+    assert {name for name in ("scan", "cluster") if common.is_current(name, measured)} == current
 
 
 def test_without_git_there_is_no_commit(monkeypatch):

@@ -236,7 +236,7 @@ def _park(loop: asyncio.AbstractEventLoop) -> None:
         threading.Event().wait()
 
     loop.call_soon_threadsafe(stay)
-    parked.wait()
+    parked.wait(PATIENCE)  # a loop that waits for a cluster that is gone is as good as parked
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
