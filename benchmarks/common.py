@@ -25,7 +25,14 @@ WRITTEN = ("benchmarks/results", "docs", "*.md")
 REPORTS = ("benchmarks/all.py", "benchmarks/common.py", "benchmarks/report.py", "benchmarks/*blocks.py")
 NOT_RUN = ("tests", "tools", "examples", ".ci", "Makefile", "benchmarks/drawings.py", "src/bpr/integrations")
 CODE = (".", *(f":!{each}" for each in (*WRITTEN, *REPORTS, *NOT_RUN)))
-ALONE = {"cluster": "src/bpr/cluster"}  # rooms that one benchmark enters, and no other
+# What only these benchmarks run: a change there leaves the figures of all others as they are.
+ALONE = {
+    "src/bpr/cluster": ("cluster",),
+    "benchmarks/cluster.py": ("cluster",),
+    "benchmarks/load.py": ("load",),
+    "benchmarks/answers.py": ("reader", "reader-time"),
+    "benchmarks/indexes.py": ("indexes",),
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ def commit() -> str | None:
 def is_current(name: str, result: dict[str, Any]) -> bool:
     """Whether nothing that the benchmark NAME may depend on has changed since this was measured."""
     measured = str(result.get("commit") or "-dirty")
-    others = [f":!{room}" for own, room in ALONE.items() if own != name]
+    others = [f":!{path}" for path, names in ALONE.items() if name not in names]
     return not measured.endswith("-dirty") and git("diff", "--quiet", measured, "--", *CODE, *others) is not None
 
 

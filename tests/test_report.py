@@ -230,6 +230,13 @@ def test_what_has_no_clean_commit_is_not_current(noted):
     assert not common.is_current("scan", {"commit": noted})
 
 
+def test_no_benchmark_runs_what_is_anothers_alone():
+    alone = {Path(path).stem for path in common.ALONE if path.startswith("benchmarks/")}
+    for file in (common.HOME / "benchmarks").glob("*.py"):
+        imported = set(re.findall(r"^ *(?:from|import) (\w+)", file.read_text(), re.MULTILINE))
+        assert file.stem == "drawings" or not imported & alone, file  # what draws measures nothing
+
+
 @pytest.mark.parametrize(
     ("changed", "current"),
     [
@@ -238,6 +245,7 @@ def test_what_has_no_clean_commit_is_not_current(noted):
         ("tests/test_x.py", {"scan", "cluster"}),
         ("benchmarks/speed_blocks.py", {"scan", "cluster"}),
         ("src/bpr/cluster/fleet.py", {"scan"}),
+        ("benchmarks/answers.py", {"scan", "cluster"}),
         ("src/bpr/codes.py", set()),
         ("native/scan.cpp", set()),
         ("benchmarks/scan.py", set()),
