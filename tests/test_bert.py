@@ -13,7 +13,7 @@ import pytest
 from bpr import bert, kernels
 from bpr.encoder import Encoder, Tokens
 from bpr.errors import InvalidInput
-from tiny_models import BITS, HIDDEN, LENGTH, WORDS, make_model
+from tiny_models import BITS, KINDS, LENGTH, WORDS, make_model
 
 RANDOM = np.random.default_rng(11)
 TEXTS = [" ".join(RANDOM.choice(WORDS, int(RANDOM.integers(1, 60)))) for _ in range(60)]
@@ -86,18 +86,10 @@ def test_products_that_are_refused(values: np.ndarray, weights: np.ndarray, most
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Model folders of every kind that the engine knows."""
-    settings: dict[str, dict[str, Any]] = {
-        "plain": {},
-        "cls": {"pooling": "cls"},
-        "long": {"normalize": True, "seed": 3},
-        "segments": {"token_types": True},
-        "shared": {"shared": True},
-        "bare": {"projected": False, "bits": HIDDEN},
-    }
     home = tmp_path_factory.mktemp("kinds")
-    for name, each in settings.items():
+    for name, each in KINDS.items():
         make_model(home / name, **each)
-    return {name: home / name for name in settings}
+    return {name: home / name for name in KINDS}
 
 
 def test_vectors_are_those_of_torch(kinds: dict[str, Path]) -> None:

@@ -26,6 +26,15 @@ PIECES = [
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP = 2, 3
 HIDDEN, BITS, LENGTH = 32, 64, 48
+# Settings of `make_model`: every kind of network that bpr's own engine knows.
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "cls": {"pooling": "cls"},
+    "long": {"normalize": True, "seed": 3},
+    "segments": {"token_types": True},
+    "shared": {"shared": True},
+    "bare": {"projected": False, "bits": HIDDEN},
+}
 
 
 def write_tokenizer(path: Path) -> Path:

@@ -17,19 +17,11 @@ from bpr.errors import InvalidInput
 from bpr.training.bytebert import ByteBert, fma, quotient
 from bpr.training.encode import GraphEncoder, TorchEncoder
 from bpr.training.export import export_onnx
-from tiny_models import HIDDEN, WORDS, make_model
+from tiny_models import KINDS, WORDS, make_model
 
 RANDOM = np.random.default_rng(5)
 TEXTS = ["", *(" ".join(RANDOM.choice(WORDS, int(RANDOM.integers(1, 60)))) for _ in range(40))]
 PAIRS = [("" if row % 2 else "moon", text) for row, text in enumerate(TEXTS)]
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "cls": {"pooling": "cls"},
-    "long": {"normalize": True, "seed": 3},
-    "segments": {"token_types": True},
-    "shared": {"shared": True},
-    "bare": {"projected": False, "bits": HIDDEN},
-}
 
 
 def served(folder: Path, **settings: Any) -> Path:

@@ -96,7 +96,7 @@ class ByteBert:
     def vectors(self, ids: Tensor, mask: Tensor, segments: Tensor | None, output: str) -> Tensor:
         """ids, mask, segments: int64[texts, longest], longest a multiple of 8 → float32[texts, bits]"""
         real = mask.bool()
-        x = self._words[ids].float() * self._word_scales[ids].squeeze(-1).unsqueeze(-1) + self._places[: ids.shape[1]]
+        x = self._words[ids].float() * self._word_scales[ids] + self._places[: ids.shape[1]]
         if segments is not None and self._segments is not None:
             x = x + self._segments[segments]
         for layer in self._layers:
