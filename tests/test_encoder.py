@@ -224,9 +224,15 @@ def test_of_a_giant_text_only_the_beginning_is_tokenised(tiny_model: Path, text:
 
     encoder.tokens._passages = Spy()
     found = encoder.passages([("", text), (text, text)])
-    assert seen == [LENGTH * CHARACTERS_PER_TOKEN] * 3
+    assert seen == [0 if text.isspace() else LENGTH * CHARACTERS_PER_TOKEN] * 3
     assert np.isfinite(found).all()
     assert np.isfinite(encoder.questions([text])).all()
+
+
+def test_blanks_before_a_text_are_not_what_is_read(encoder: Encoder) -> None:
+    blanks = "\n " * LENGTH * CHARACTERS_PER_TOKEN
+    same(encoder.questions(["who is homer"]), encoder.questions([blanks + "who is homer"]))
+    same(encoder.passages([("troy", "homer")]), encoder.passages([(blanks + "troy", blanks + "homer" + blanks)]))
 
 
 def test_cutting_does_not_change_ordinary_text(encoder: Encoder) -> None:

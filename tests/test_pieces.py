@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bpr.errors import InvalidInput
-from bpr.pieces import Cutter
+from bpr.pieces import CHARACTERS_PER_TOKEN, Cutter, beginning
 from tiny_models import CLS, SEP, write_tokenizer
 
 
@@ -35,6 +35,24 @@ def test_special_tokens_and_limits(cutter: Cutter) -> None:
     (none,) = cutter.cut([" \n"], 7)
     assert len(none.ids) == len(none.inside) == 0
     assert cutter.cut([], 7) == []
+
+
+def test_blanks_before_a_long_text_are_not_its_beginning(cutter: Cutter) -> None:
+    blanks = " \n\u3000" * 7 * CHARACTERS_PER_TOKEN
+    text = f"{blanks}Homer's Troys"
+    (found,) = cutter.cut([text], 7)
+    cut = [text[start:end] for start, end in zip(found.starts, found.ends, strict=True)]
+    assert cut == ["Homer", "'", "s", "Troy", "s"]
+    assert cutter.ids([text], 7) == [found.ids.tolist()]
+    assert text[beginning(text, 7)] == "Homer's Troys"
+    assert blanks[beginning(blanks, 7)] == ""
+    assert beginning(" homer", 7).start == 0  # a short one is left as it is: some tokenizers see its blank
+
+
+@pytest.mark.parametrize("dropped", "\v\f\x1c\x1d\x1e\x1f\x85")
+def test_white_space_that_tokenizers_drop_parts_words(cutter: Cutter, dropped: str) -> None:
+    found, plain = cutter.cut([f"homer{dropped}troy", "homer troy"], 7)
+    assert [each.tolist() for each in found] == [each.tolist() for each in plain]
 
 
 def test_a_tokenizer_without_special_tokens_is_refused(tmp_path: Path) -> None:

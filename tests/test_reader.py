@@ -197,6 +197,14 @@ def test_a_question_without_tokens(reader: Reader, question: str) -> None:
         reader.answer(question, PASSAGES)
 
 
+def test_blanks_before_a_question_and_a_passage(reader: Reader) -> None:
+    """SQuAD has a question with ten thousand of them."""
+    blanks, plain = " " * 10_000, Passage("a", "", "homer wrote the iliad")
+    (far,) = reader.answer(f"{blanks}who wrote", [Passage("a", "", blanks + plain.text)], 1)
+    (near,) = reader.answer("who wrote", [plain], 1)
+    assert (far.text, far.start, far.confidence) == (near.text, near.start + len(blanks), near.confidence)
+
+
 def test_no_passages_and_empty_ones(reader: Reader) -> None:
     assert reader.answer("who", []) == []
     assert reader.answer("who", [Passage("a", "", ""), Passage("b", "Iliad", " ")]) == []

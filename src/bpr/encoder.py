@@ -28,7 +28,7 @@ from .bert import has_fast_kernel, open_bert
 from .errors import Cancelled, DeadlineExceeded, InvalidInput
 from .kernels import Cancel, Limits
 from .model import Model
-from .pieces import CHARACTERS_PER_TOKEN, check_text, open_tokenizer, words_of
+from .pieces import beginning, check_text, open_tokenizer, words_of
 
 AT_ONCE = 64
 
@@ -129,15 +129,15 @@ class Tokens:
 
     def _question_part(self, text: str, row: int) -> str:
         check_text(text, f"question {row}")
-        return text[: self.model.question_length * CHARACTERS_PER_TOKEN]
+        return text[beginning(text, self.model.question_length)]
 
     def _passage_parts(self, pair: tuple[str, str], row: int) -> list[str]:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidInput(f"passage {row} must be a pair of title and text, not {type(pair).__name__}")
         check_text(pair[0], f"the title of passage {row}")
         check_text(pair[1], f"the text of passage {row}")
-        most = self.model.passage_length * CHARACTERS_PER_TOKEN
-        return [part[:most] for part in (pair if pair[0] else pair[1:])]
+        length = self.model.passage_length
+        return [part[beginning(part, length)] for part in (pair if pair[0] else pair[1:])]
 
     def _tokenized(self, found: Any) -> Tokenized:
         ids = np.array(found.ids, np.int64)

@@ -19,6 +19,8 @@ from .errors import InvalidInput
 # anyway (a token of ordinary text has four or five characters), and a book must not take seconds to be cut up.
 CHARACTERS_PER_TOKEN = 64
 
+# White space that BERT's tokenizers drop as control characters: a form feed between two pages made one word of two.
+_DROPPED_SPACES = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x1f\x85"), " ")
 _SPACES = np.array([chr(code).isspace() for code in range(0x3002)])  # the last white space of Unicode is U+3000
 
 Ids: TypeAlias = NDArray[np.int64]
@@ -52,13 +54,14 @@ class Cutter:
 
     def cut(self, texts: Sequence[str], longest: int) -> list[Pieces]:
         """Each text's first `longest` tokens; all of them on all cores."""
-        short = [text[: longest * CHARACTERS_PER_TOKEN] for text in texts]
+        parts = [beginning(text, longest) for text in texts]
+        short = [text[part].translate(_DROPPED_SPACES) for text, part in zip(texts, parts, strict=True)]
         found = self._tokenizer.encode_batch(short, add_special_tokens=False)
-        return [_pieces(each, text, longest) for each, text in zip(found, short, strict=True)]
+        return [_pieces(*each, longest) for each in zip(found, short, [part.start for part in parts], strict=True)]
 
     def ids(self, texts: Sequence[str], longest: int) -> list[list[int]]:
         """The tokens alone, for those who need no places: training."""
-        short = [text[: longest * CHARACTERS_PER_TOKEN] for text in texts]
+        short = [text[beginning(text, longest)] for text in texts]
         return [each.ids[:longest] for each in self._tokenizer.encode_batch(short, add_special_tokens=False)]
 
     def id_of(self, token: str) -> int | None:
@@ -71,7 +74,8 @@ class Cutter:
         return words_of(self._tokenizer)
 
 
-def _pieces(found: Any, text: str, longest: int) -> Pieces:
+def _pieces(found: Any, text: str, first: int, longest: int) -> Pieces:
+    """text: what was tokenised, which stands in the whole one from character `first` on."""
     ids = np.array(found.ids[:longest], np.int64)
     places = np.array(found.offsets[: len(ids)], np.int64).reshape(-1, 2)
     words = np.array([-1 if word is None else word for word in found.word_ids[: len(ids)]], np.int64)
@@ -82,7 +86,17 @@ def _pieces(found: Any, text: str, longest: int) -> Pieces:
     spaces = np.zeros(len(codes) + 1, np.int64)
     np.cumsum(_SPACES[np.minimum(codes, len(_SPACES) - 1)], out=spaces[1:])
     glued[1:] = spaces[starts[1:]] == spaces[ends[:-1]]
-    return Pieces(ids, starts, ends, inside, glued)
+    return Pieces(ids, starts + first, ends + first, inside, glued)
+
+
+def beginning(text: str, tokens: int) -> slice:
+    """Which characters of a text to tokenise for a model that reads so many tokens.
+
+    White space at its head is no part of it where the text is long: some is pasted with thousands of blanks before it.
+    """
+    most = tokens * CHARACTERS_PER_TOKEN
+    first = len(text) - len(text.lstrip()) if len(text) > most else 0
+    return slice(first, first + most)
 
 
 def check_text(text: Any, what: str) -> None:

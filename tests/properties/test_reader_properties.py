@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from bpr.pieces import Cutter
 from bpr.reader import Reader
@@ -42,6 +42,7 @@ titles, forms = st.sampled_from(["", "Iliad", "é 😀"]), st.sampled_from(["", 
 
 
 @given(words=texts, joint=joints, title=titles, form=forms)
+@example(words=["the"] * 5 + ["café"] + ["the"] * 3 + ["0\f0"], joint=" ", title="", form="")
 def test_offsets_cut_the_answer_out_of_the_passage(
     reader: Reader, words: list[str], joint: str, title: str, form: str
 ) -> None:

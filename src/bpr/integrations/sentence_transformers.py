@@ -24,7 +24,7 @@ from ..encoder import Vectors, checked_texts
 from ..errors import Cancelled, DeadlineExceeded, InvalidInput
 from ..kernels import Cancel, Limits
 from ..model import Model
-from ..pieces import CHARACTERS_PER_TOKEN, check_text
+from ..pieces import beginning, check_text
 from ..transform import Transform
 
 try:
@@ -183,7 +183,7 @@ class STEncoder:
         # Not left to encode_document: every model has an empty prompt "document", which hides one named "passage".
         self._prompt = next(filter(None, map(model.prompts.get, DOCUMENT_PROMPTS)), "")
         length = model.max_seq_length
-        self._most = length * CHARACTERS_PER_TOKEN if isinstance(length, int) else None  # None and infinity: no limit
+        self._length = length if isinstance(length, int) else None  # None and infinity: no limit
         plain = Model(
             name=_name(model),
             bits=width or self._dimensions,
@@ -220,7 +220,7 @@ class STEncoder:
         """float32[n, dimensions]. threads: torch has its own."""
         for row, text in enumerate(checked_texts(texts, "questions")):
             check_text(text, f"question {row}")
-        asked = [text[: self._most] for text in texts]
+        asked = list(map(self._short, texts))
         return self._encoded(self._st.encode_query, asked, Limits(threads, deadline, cancel))
 
     def passages(
@@ -238,7 +238,7 @@ class STEncoder:
             for part, what in zip(pair, ("title", "text"), strict=True):
                 check_text(part, f"the {what} of passage {row}")
         limits = Limits(threads, deadline, cancel)
-        short = [(title[: self._most], text[: self._most]) for title, text in pairs]
+        short = [(self._short(title), self._short(text)) for title, text in pairs]
         if self._between is not None:
             joined = [f"{title}{self._between}{text}" if title else text for title, text in short]
             return self._documents(joined, limits)
@@ -247,6 +247,9 @@ class STEncoder:
         vectors[titled] = self._documents([pair for pair in short if pair[0]], limits)
         vectors[~titled] = self._documents([text for title, text in short if not title], limits)
         return vectors
+
+    def _short(self, text: str) -> str:
+        return text if self._length is None else text[beginning(text, self._length)]
 
     def _documents(self, texts: Sequence[Any], limits: Limits) -> Vectors:
         return self._encoded(partial(self._st.encode_document, prompt=self._prompt), texts, limits)
