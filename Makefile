@@ -5,20 +5,21 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench figures reliability mutate sanitize neon clean
+.PHONY: help install demo test check clustertests docs bench figures reliability mutate sanitize neon clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 install: $(VENV)/.installed    ## a virtual environment with bpr and all that its checks need
 
-# What a person who uses bpr has; what one who changes it needs is more, and takes longer to fetch.
+# What a person who uses bpr has; what one who changes it needs is more, and takes longer to fetch. Not compiled: most of
+# it is never imported, and what is, Python compiles then.
 $(VENV)/.plain: EXTRA := [serve]
 $(VENV)/.installed: EXTRA := [dev]
 $(VENV)/.plain $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e '.$(EXTRA)'
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.$(EXTRA)'
 	touch $@
 
 demo: $(or $(wildcard $(VENV)/.installed),$(VENV)/.plain)    ## index real passages that come with bpr, and ask them
@@ -29,10 +30,14 @@ check: install   ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests of cluster/ first, and one by one: two Ray clusters on one machine kill each other's processes.
-test: check      ## all checks and tests, with branch coverage (at least 95 %)
+# Types keep one core busy for two minutes, and a cluster mostly waits.
+test: install    ## all checks and tests, with branch coverage (at least 95 %)
+	$(MAKE) --jobs 2 --output-sync=target check clustertests
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --ignore tests/cluster --cov --cov-append --cov-report=term --cov-fail-under=95
+
+# One by one, and beside no other tests: two Ray clusters on one machine kill each other's processes.
+clustertests: install
 	$(BIN)/pytest tests/cluster --cov --cov-report=
-	$(BIN)/pytest -n $(JOBS) --ignore tests/cluster --cov --cov-append --cov-report=term --cov-fail-under=95
 
 docs: install    ## the site → build/site, after the pages that the program writes itself
 	$(BIN)/python tools/reference.py
