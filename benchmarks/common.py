@@ -24,8 +24,13 @@ RESULTS = HOME / "benchmarks" / "results"
 WRITTEN = ("benchmarks/results", "docs", "*.md")
 REPORTS = ("benchmarks/all.py", "benchmarks/common.py", "benchmarks/report.py", "benchmarks/*blocks.py")
 NOT_RUN = ("tests", "tools", "examples", ".ci", "Makefile", "benchmarks/drawings.py", "src/bpr/integrations")
+CONVERTING = ("cli/training.py", "training/convert.py", "training/foreign.py", "training/sentences.py")  # nor these
 GPU_ALONE = ("src/bpr/training/bytebert.py",)  # and no step of all.py has one
-CODE = (".", *(f":!{each}" for each in (*WRITTEN, *REPORTS, *NOT_RUN, *GPU_ALONE)))
+CODE = (
+    ".",
+    *(f":!{each}" for each in (*WRITTEN, *REPORTS, *NOT_RUN, *GPU_ALONE)),
+    *(f":!src/bpr/{each}" for each in CONVERTING),
+)
 # What only these benchmarks run: a change there leaves the figures of all others as they are.
 ALONE = {
     "src/bpr/cluster": ("cluster",),
@@ -34,6 +39,9 @@ ALONE = {
     "benchmarks/answers.py": ("reader", "reader-time"),
     "benchmarks/indexes.py": ("indexes",),
 }
+# What encodes and reads text, and the benchmarks that work on vectors and codes, which never run it.
+TEXT = ("src/bpr/pieces.py", "src/bpr/encoder.py", "src/bpr/bert.py", "src/bpr/reader.py")
+WITHOUT_TEXT = ("sizing", "scan", "filters", "live", "lookup", "cluster", "indexes")
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,7 @@ def is_current(name: str, result: dict[str, Any]) -> bool:
     """Whether nothing that the benchmark NAME may depend on has changed since this was measured."""
     measured = str(result.get("commit") or "-dirty")
     others = [f":!{path}" for path, names in ALONE.items() if name not in names]
+    others += [f":!{path}" for path in TEXT if name in WITHOUT_TEXT]
     return not measured.endswith("-dirty") and git("diff", "--quiet", measured, "--", *CODE, *others) is not None
 
 

@@ -240,12 +240,14 @@ def test_no_benchmark_runs_what_is_anothers_alone():
 @pytest.mark.parametrize(
     ("changed", "current"),
     [
-        ("docs/page.md", {"scan", "cluster"}),
-        ("benchmarks/results/scan.json", {"scan", "cluster"}),
-        ("tests/test_x.py", {"scan", "cluster"}),
-        ("benchmarks/speed_blocks.py", {"scan", "cluster"}),
-        ("src/bpr/cluster/fleet.py", {"scan"}),
-        ("benchmarks/answers.py", {"scan", "cluster"}),
+        ("docs/page.md", {"scan", "cluster", "encode"}),
+        ("benchmarks/results/scan.json", {"scan", "cluster", "encode"}),
+        ("tests/test_x.py", {"scan", "cluster", "encode"}),
+        ("benchmarks/speed_blocks.py", {"scan", "cluster", "encode"}),
+        ("src/bpr/training/convert.py", {"scan", "cluster", "encode"}),
+        ("src/bpr/cluster/fleet.py", {"scan", "encode"}),
+        ("src/bpr/encoder.py", {"scan", "cluster"}),
+        ("benchmarks/answers.py", {"scan", "cluster", "encode"}),
         ("src/bpr/codes.py", set()),
         ("native/scan.cpp", set()),
         ("benchmarks/scan.py", set()),
@@ -260,9 +262,15 @@ def test_a_figure_is_current_until_what_it_may_depend_on_changes(monkeypatch, tm
     for arguments in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
         assert common.git(*arguments) is not None
     measured = {"commit": common.commit()}
-    assert all(common.is_current(name, measured) for name in ("scan", "cluster"))
+    names = ("scan", "cluster", "encode")
+    assert all(common.is_current(name, measured) for name in names)
     file.write_text("after")
-    assert {name for name in ("scan", "cluster") if common.is_current(name, measured)} == current
+    assert {name for name in names if common.is_current(name, measured)} == current
+
+
+def test_what_figures_are_said_not_to_depend_on_is_there():
+    named = [*common.NOT_RUN, *common.ALONE, *common.TEXT, *(f"src/bpr/{each}" for each in common.CONVERTING)]
+    assert not [path for path in named if not (common.HOME / path).exists()]
 
 
 def test_without_git_there_is_no_commit(monkeypatch):
