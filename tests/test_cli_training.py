@@ -32,6 +32,7 @@ from bpr.cli import settings
 from bpr.passages import read
 from bpr.training.data import Example, hold_out, read_examples
 from saying import examples
+from small_disk import files_up_to
 from tiny_models import PIECES, SPECIAL, WORDS, backbone, make_model, write_tokenizer
 
 pytest.importorskip("torch")
@@ -496,6 +497,12 @@ def test_a_folder_that_is_in_the_way_of_the_tokens_is_left_alone(here, runs):
     (here / "m.data" / "mine.txt").write_text("precious")
     assert "holds something else" in one_line(call(*TRAIN))
     assert [path.name for path in (here / "m.data").iterdir()] == ["mine.txt"]
+
+
+def test_tokens_that_the_disk_does_not_take_leave_nothing(here, runs):
+    with files_up_to(200):
+        assert "cannot write" in one_line(call(*TRAIN))
+    assert not (here / "m.data").exists() and not runs
 
 
 def test_another_process_than_the_first_neither_writes_nor_speaks(here, runs, monkeypatch):

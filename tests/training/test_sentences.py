@@ -14,9 +14,10 @@ from safetensors.torch import save_file  # noqa: E402
 from test_convert import IDS, MASK, TINY, WORDS, bert  # noqa: E402
 
 from bpr import model as models  # noqa: E402
-from bpr.errors import InvalidInput  # noqa: E402
+from bpr.errors import InvalidInput, StorageError  # noqa: E402
 from bpr.training.sentences import encoder  # noqa: E402
 from bpr.training.tower import load_tower  # noqa: E402
+from small_disk import files_up_to  # noqa: E402
 
 
 def sentences(folder: Path, pooling: str = "mean", normalize: bool = True, prefix: str = "", **changes: Any) -> Any:
@@ -88,3 +89,18 @@ def test_a_sentence_encoder_of_another_kind_is_refused(tmp_path, name, content, 
     with pytest.raises(InvalidInput, match=complaint):
         encoder(tmp_path / "base", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(InvalidInput, match=r"nowhere has neither model\.safetensors nor"):
+        encoder(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_weights_that_the_disk_does_not_take_are_an_error_of_the_disk(tmp_path):
+    sentences(tmp_path / "base")
+    encoder(tmp_path / "base", tmp_path / "whole")
+    size = (tmp_path / "whole" / "passage_encoder" / "model.safetensors").stat().st_size
+    assert size > (tmp_path / "whole" / "tokenizer.json").stat().st_size  # which is written before
+    with files_up_to(size - 1), pytest.raises(StorageError, match=r"cannot write .*out"):
+        encoder(tmp_path / "base", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "whole"]

@@ -292,7 +292,7 @@ def tokenizer_of(start: str) -> Path:
 
 def prepared_data(inputs: Mapping[str, Any], tokenizer: Path, output: Path, say: Progress, first: bool) -> Prepared:
     """The data as tokens: from MODEL.data if that was made of these very files, else made anew and kept there."""
-    from ..disk import storage_error
+    from ..disk import made_folder, storage_error
     from ..training.data import read_examples
     from ..training.prepared import Prepared, prepare
 
@@ -315,10 +315,10 @@ def prepared_data(inputs: Mapping[str, Any], tokenizer: Path, output: Path, say:
             progress=say,
         )
         if first:
-            home.mkdir(parents=True, exist_ok=True)
-            (home / SOURCE).write_text("")  # ours, and not whole yet
-            data.save(home)
-            (home / SOURCE).write_text(json.dumps(source))
+            with made_folder(home, whole=True):
+                (home / SOURCE).write_text("")  # ours, and not whole yet
+                data.save(home)
+                (home / SOURCE).write_text(json.dumps(source))
     except OSError as error:
         raise storage_error("prepare", home, error) from error
     return data

@@ -23,7 +23,7 @@ from .. import model as models
 from ..disk import Disk, storage_error
 from ..errors import InvalidInput
 from ..model import Model
-from .tower import CONFIG, HEAD, WEIGHTS, Side, quiet_bars
+from .tower import CONFIG, HEAD, WEIGHTS, Side, saving
 
 if TYPE_CHECKING:
     from ..records import Progress
@@ -97,14 +97,15 @@ def _write_encoder(folder: Path, side: Side, encoder: Foreign) -> list[str]:
         backbone.load_state_dict(encoder.weights)
     except (RuntimeError, ValueError, KeyError) as error:
         raise InvalidInput(f"the {side} encoder's weights do not fit its configuration: {error}") from None
-    with quiet_bars():
+    with saving():
         backbone.save_pretrained(home)
     names = [CONFIG, WEIGHTS]
     if encoder.projection:
         bits, hidden = encoder.bits, encoder.config["hidden_size"]
         if encoder.projection["projection.weight"].shape != (bits, hidden):
             raise InvalidInput(f"the {side} encoder's encode_proj does not lead from {hidden} values to {bits}")
-        save_file({**encoder.projection, "sigma": torch.ones(bits)}, home / HEAD)
+        with saving():
+            save_file({**encoder.projection, "sigma": torch.ones(bits)}, home / HEAD)
         names.append(HEAD)
     return [f"{home.name}/{name}" for name in names]
 

@@ -41,11 +41,10 @@ def encoder(
     folder = Path(source)
     say = progress or (lambda what, done, total: None)
     say("reading the encoder", 0, None)
-    said = _said(folder)
+    path, said = weights_file(folder), _said(folder)
     pools = pooling or said.get("pooling")
     if pools is None:
         raise InvalidInput(f"{folder} does not say how a text's tokens become one vector: give the pooling")
-    path = weights_file(folder)
     state = {str(key).removeprefix("bert."): value for key, value in load_weights(path).items()}
     weights = bert_weights(path, state)
     config = complete(path, weights, read_config(folder / CONFIG))
