@@ -32,7 +32,7 @@ check: install   ## style and types
 
 # Types keep one core busy for two minutes, and a cluster mostly waits.
 test: install    ## all checks and tests, with branch coverage (at least 95 %)
-	$(MAKE) --jobs 2 --output-sync=target check clustertests
+	$(MAKE) --jobs 2 check clustertests
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --ignore tests/cluster --cov --cov-append --cov-report=term --cov-fail-under=95
 
 # One by one, and beside no other tests: two Ray clusters on one machine kill each other's processes.
