@@ -647,7 +647,7 @@ BOTH = "--passages squad/passages.jsonl --examples squad/examples.jsonl"
         (f"train recipe.toml {BOTH} --set start= -o new", "the recipe has no start"),
         (f"train recipe.toml {BOTH} --set start=squad -o new", "squad has no tokenizer.json"),
         (f"train recipe.toml {BOTH} --set start=a//b -o new", "'a//b' is not on this machine"),
-        (f"train recipe.toml {BOTH} -o recipe.toml/new", "cannot prepare"),
+        (f"train recipe.toml {BOTH} -o recipe.toml/new", "cannot make the folder"),
         ("train recipe.toml --passages squad --examples squad/examples.jsonl -o new", "cannot read squad"),
         (f"train recipe.toml {BOTH} --tokenizer nothing.json -o new", "nothing.json: there is no such file"),
         (f"train recipe.toml {BOTH} --hold-out 0 -o new", "no questions are held out"),
