@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench figures reliability mutate sanitize neon clean
+.PHONY: help install demo test check clustertests docs bench figures reliability mutate sanitize neon clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -30,10 +30,14 @@ check: install   ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests of cluster/ first, and one by one: two Ray clusters on one machine kill each other's processes.
-test: check      ## all checks and tests, with branch coverage (at least 95 %)
-	$(BIN)/pytest tests/cluster --cov --cov-report=
+# Types keep one core busy for two minutes, and a cluster mostly waits.
+test: install    ## all checks and tests, with branch coverage (at least 95 %)
+	$(MAKE) --jobs 2 check clustertests
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --ignore tests/cluster --cov --cov-append --cov-report=term --cov-fail-under=95
+
+# One by one, and beside no other tests: two Ray clusters on one machine kill each other's processes.
+clustertests: install
+	$(BIN)/pytest tests/cluster --cov --cov-report=
 
 docs: install    ## the site → build/site, after the pages that the program writes itself
 	$(BIN)/python tools/reference.py
