@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
+# What is imported once is kept compiled, whatever the environment says: tests start hundreds of processes, and each
+# would compile numpy, Ray, torch and bpr anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check clustertests docs bench figures reliability mutate sanitize neon clean
 
@@ -13,7 +17,7 @@ help:            ## this list
 install: $(VENV)/.installed    ## a virtual environment with bpr and all that its checks need
 
 # What a person who uses bpr has; what one who changes it needs is more, and takes longer to fetch. Not compiled: most of
-# it is never imported, and what is, Python compiles then.
+# it is never imported, and what is, Python compiles then, once.
 $(VENV)/.plain: EXTRA := [serve]
 $(VENV)/.installed: EXTRA := [dev]
 $(VENV)/.plain $(VENV)/.installed: pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)

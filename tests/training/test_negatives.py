@@ -151,10 +151,12 @@ def test_a_missing_package_is_named_with_what_to_install(monkeypatch, package):
             raise ImportError(f"No module named {name}", name=name)
         return really(name, *arguments)
 
-    monkeypatch.delitem(sys.modules, package, raising=False)
+    for name in [name for name in sys.modules if name == package or name.partition(".")[0] == "bm25s"]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InvalidInput, match=rf"BM25 needs {package}: pip install"):
         list(mine_bm25(PASSAGES, [ASK]))
+    assert "bm25s" not in sys.modules  # imported without numba, it would do without for good
 
 
 # ── A model's rankings ───────────────────────────────────────────────────────────────────────────────────────────────

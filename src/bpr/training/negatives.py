@@ -132,8 +132,8 @@ class _Bm25:
 
     def __init__(self, passages: Sequence[Passage], threads: int | None, say: Progress) -> None:
         try:
-            import bm25s  # here, because with numba it takes seconds
-            import numba
+            import numba  # first: bm25s remembers for good whether numba was there when it was imported
+            import bm25s  # isort: skip; both here, because they take seconds
         except ImportError as error:
             raise InvalidInput(
                 f'BM25 needs {error.name}: pip install "binary-passage-retriever[train]", or mine with a model'
