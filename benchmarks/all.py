@@ -109,8 +109,8 @@ def keep_tables(work: Path) -> None:
 # ── What they work on ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def prepare(data: Path, work: Path) -> None:
-    """passages.jsonl, squad.bpr, codes/ and the twin's vectors, where they are not there."""
+def prepare(data: Path, work: Path, with_twin: bool) -> None:
+    """passages.jsonl, squad.bpr, codes/ and, if they are wanted, the twin's vectors, where they are not there."""
     import quality
 
     missing = [name for name in NEEDED if not (data / name).exists()]
@@ -127,7 +127,7 @@ def prepare(data: Path, work: Path) -> None:
         run("index squad.bpr", 35, bpr("index", passages, "-o", bundle))
     if not (work / "codes" / "gold.npy").exists():
         run("codes", 1, script("indexes", work / "codes", "--from", bundle, asked, "--prefix", PREFIX))
-    if not (work / "twin-p.npy").exists() or not (work / "twin-q.npy").exists():
+    if with_twin and not ((work / "twin-p.npy").exists() and (work / "twin-q.npy").exists()):
         encode_twin(quality.load("squad", data), work)
 
 
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.list:
         return
     if data and any(step.name in {each.name for each in with_data(data, work)} for step in wanted):
-        prepare(data, work)
+        prepare(data, work, with_twin="compare-squad" in {step.name for step in wanted})
     failed = []
     for step in wanted:
         ended = run(step.name, step.minutes, step.command)
