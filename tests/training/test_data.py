@@ -197,6 +197,15 @@ def test_the_split_never_changes():
     assert {each.group for each in hold_out(grouped(80), 0.2)[1]} == {"group 12", "group 13", "group 17", "group 19"}
 
 
+def test_without_groups_the_questions_of_one_passage_stay_together():
+    items = [Example(f"question {number}", (), (f"p{number // 4}", f"q{number}")) for number in range(8000)]
+    train, held = hold_out(items, 0.1)
+    assert 600 < len(held) < 1000
+    assert not {each.positives[0] for each in train} & {each.positives[0] for each in held}
+    bare = [Example(f"question {number}", ("a",)) for number in range(2000)]
+    assert 140 < len(hold_out(bare, 0.1)[1]) < 260
+
+
 def test_all_or_nothing_can_be_held_out_and_no_more():
     items = grouped(40)
     assert hold_out(items, 0) == (items, [])

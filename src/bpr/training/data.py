@@ -106,13 +106,15 @@ def write_examples(path: PathLike, examples: Iterable[Example]) -> int:
 def hold_out(examples: Iterable[Example], share: float, seed: int = 0) -> tuple[list[Example], list[Example]]:
     """(train, held): about `share` of the groups are held out, each as a whole.
 
-    A group's side depends on its name and the seed alone, so it stays where it is when examples are added.
+    A group's side depends on its name and the seed alone, so it stays where it is when examples are added. Examples
+    without a group belong together by their first positive; were they one group, all or none would be held out.
     """
     if not 0 <= share <= 1:
         raise InvalidInput(f"the share to hold out must be from 0 to 1, not {share}")
     sides: tuple[list[Example], list[Example]] = ([], [])
     for example in examples:
-        digest = hashlib.blake2b(f"{seed}:{example.group}".encode(), digest_size=8).digest()
+        name = example.group or next(iter(example.positives), example.question)
+        digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
         sides[int.from_bytes(digest, "big") < share * 2**64].append(example)
     return sides
 
