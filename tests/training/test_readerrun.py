@@ -15,11 +15,12 @@ from toys import write_tokenizer
 
 from bpr import model as models
 from bpr import reader as readers
-from bpr.errors import InvalidInput
+from bpr.errors import InvalidInput, StorageError
 from bpr.training import reader, recipe
 from bpr.training.output import LEDGER
 from bpr.training.readerrun import ReaderRecipe
 from bpr.training.readertrainer import ReaderTrainer
+from small_disk import files_up_to
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,12 @@ def _train(toy: ReaderToy, plan: ReaderRecipe, tokenizer: Path, tmp_path: Path) 
     from bpr.training import readerrun
 
     readerrun.train(plan, toy.data, tokenizer, tmp_path / "out", report=lambda logs: None)
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_reader(reader_toy: ReaderToy, tmp_path: Path) -> None:
+    with files_up_to(10_000), pytest.raises(StorageError, match=r"cannot write .*new: "):
+        reader_toy.train(reader_toy.recipe(epochs=1), tmp_path / "new", report=lambda told: None)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_recipe_from_a_file(tmp_path: Path) -> None:

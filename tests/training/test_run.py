@@ -28,6 +28,7 @@ from bpr.training.recipe import changed
 from bpr.training.tower import load_tower
 from bpr.training.trainer import BiTrainer
 from bpr.training.validation import Validation
+from small_disk import files_up_to
 
 
 def heads(folder: Path, side: str = "passage") -> dict[str, torch.Tensor]:
@@ -411,6 +412,14 @@ def test_nothing_but_a_bpr_model_is_overwritten(toy: Toy, tmp_path: Path) -> Non
 def test_a_disk_that_says_no(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write .*ledger\.jsonl"):
         write_ledger(tmp_path / "nowhere", {})
+
+
+@pytest.mark.parametrize("size", [100, 3000, 10_000])  # the settings, TensorBoard's thread, the weights
+def test_a_disk_that_is_full_leaves_no_half_of_a_model(toy: Toy, tmp_path: Path, size: int, capfd: Any) -> None:
+    with files_up_to(size), pytest.raises(StorageError, match=r"cannot write .*new"):
+        toy.train(toy.recipe(epochs=1), tmp_path / "new", report=lambda told: None)
+    assert not (tmp_path / "new").exists()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_torchruns_world(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

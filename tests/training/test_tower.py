@@ -173,9 +173,15 @@ def test_pickled_weights_are_never_opened(copy: Path) -> None:
         load_backbone(where)
 
 
-def test_what_the_disk_refuses_safetensors_is_an_oserror() -> None:
-    with pytest.raises(OSError) as refused, saving():
+def test_whoever_may_read_a_model_may_read_its_weights(tiny_model: Path, tiny_reader: Path) -> None:
+    for home in (tiny_model / "passage_encoder", tiny_model / "question_encoder", tiny_reader / "reader_encoder"):
+        modes = {path.name: path.stat().st_mode for path in home.iterdir()}
+        assert {"model.safetensors", "head.safetensors"} < {*modes} and len({*modes.values()}) == 1
+
+
+def test_what_the_disk_refuses_safetensors_is_an_oserror(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as refused, saving(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     assert refused.value.errno == errno.ENOSPC
-    with pytest.raises(SafetensorError), saving():
+    with pytest.raises(SafetensorError), saving(tmp_path):
         raise SafetensorError("anything else")

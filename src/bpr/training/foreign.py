@@ -97,14 +97,14 @@ def _write_encoder(folder: Path, side: Side, encoder: Foreign) -> list[str]:
         backbone.load_state_dict(encoder.weights)
     except (RuntimeError, ValueError, KeyError) as error:
         raise InvalidInput(f"the {side} encoder's weights do not fit its configuration: {error}") from None
-    with saving():
+    with saving(home):
         backbone.save_pretrained(home)
     names = [CONFIG, WEIGHTS]
     if encoder.projection:
         bits, hidden = encoder.bits, encoder.config["hidden_size"]
         if encoder.projection["projection.weight"].shape != (bits, hidden):
             raise InvalidInput(f"the {side} encoder's encode_proj does not lead from {hidden} values to {bits}")
-        with saving():
+        with saving(home):
             save_file({**encoder.projection, "sigma": torch.ones(bits)}, home / HEAD)
         names.append(HEAD)
     return [f"{home.name}/{name}" for name in names]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import model as models
-from ..disk import storage_error
+from ..disk import made_folder, storage_error
 from ..errors import InvalidInput
 from ..model import Model
 from .biencoder import BiEncoder
@@ -35,8 +35,9 @@ def check_output(folder: Path) -> None:
 def save(folder: Path, bi: BiEncoder, model: Model, tokenizer: Path) -> Model:
     """Write the model folder: float weights in Hugging Face's layout, the tokenizer, bpr.json. The card goes."""
     try:
-        (folder / models.CARD).unlink(missing_ok=True)  # of the model that was here before
-        return save_model(folder, model, [bi.passage] if model.shared else [bi.question, bi.passage], tokenizer)
+        with made_folder(folder, whole=True):
+            (folder / models.CARD).unlink(missing_ok=True)  # of the model that was here before
+            return save_model(folder, model, [bi.passage] if model.shared else [bi.question, bi.passage], tokenizer)
     except OSError as error:
         raise storage_error("write", folder, error) from error
 

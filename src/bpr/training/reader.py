@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 
 from .. import model as models
 from .. import reader as readers
-from ..disk import storage_error
+from ..disk import made_folder, storage_error
 from ..errors import InvalidInput
 from ..reader import ReaderModel
 from . import packed
@@ -164,19 +164,20 @@ def save(folder: Path, reader: Reader, model: ReaderModel, tokenizer: Path) -> R
 
     where, head = folder / HOME, reader.head.state_dict()
     try:
-        where.mkdir(parents=True, exist_ok=True)
-        with saving():
-            reader.backbone.save_pretrained(where)  # type: ignore[operator]  # a transformers model
-            save_file({name: value.detach().cpu().contiguous() for name, value in head.items()}, where / HEAD)
-        if tokenizer.resolve() != (folder / models.TOKENIZER).resolve():
-            shutil.copyfile(tokenizer, folder / models.TOKENIZER)
+        with made_folder(folder, whole=True):
+            where.mkdir(exist_ok=True)
+            with saving(where):
+                reader.backbone.save_pretrained(where)  # type: ignore[operator]  # a transformers model
+                save_file({name: value.detach().cpu().contiguous() for name, value in head.items()}, where / HEAD)
+            if tokenizer.resolve() != (folder / models.TOKENIZER).resolve():
+                shutil.copyfile(tokenizer, folder / models.TOKENIZER)
+            names = [f"{HOME}/{name}" for name in (CONFIG, WEIGHTS, HEAD)]
+            sums = {name: models.sha256(folder / name) for name in names}
+            weights = hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
+            made = replace(model, weights=weights, tokenizer=models.sha256(folder / models.TOKENIZER))
+            readers.save_model(folder, made, [*names, models.TOKENIZER])
     except OSError as error:
         raise storage_error("write", folder, error) from error
-    names = [f"{HOME}/{name}" for name in (CONFIG, WEIGHTS, HEAD)]
-    sums = {name: models.sha256(folder / name) for name in names}
-    weights = hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
-    made = replace(model, weights=weights, tokenizer=models.sha256(folder / models.TOKENIZER))
-    readers.save_model(folder, made, [*names, models.TOKENIZER])
     return made
 
 

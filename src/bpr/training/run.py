@@ -14,8 +14,10 @@ import json
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
@@ -29,6 +31,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import TrainingArguments
 
 from .. import model as models
+from ..disk import storage_error
 from ..errors import InvalidInput
 from . import recipe as recipes
 from .batches import Schedule
@@ -37,7 +40,7 @@ from .building import built
 from .output import LEDGER, check_output, machine, origins, save, write_ledger
 from .prepared import Prepared
 from .recipe import Recipe
-from .tower import load_tower
+from .tower import load_tower, refusals
 from .trainer import BiTrainer, PlannedTrainer, Report
 from .validation import Validation
 
@@ -102,10 +105,11 @@ def trained(
     settings: the recipe and the data's fingerprint. begun_with: folders of models, by their roles.
     """
     checkpoints = Path(str(trainer.args.output_dir))
-    if last is None and trainer.is_world_process_zero():
-        (checkpoints / SETTINGS).write_text(json.dumps(settings))
     begun = time.time()
-    trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    with _writing(checkpoints):
+        if last is None and trainer.is_world_process_zero():
+            (checkpoints / SETTINGS).write_text(json.dumps(settings))
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
     state = trainer.state
     best = state.best_global_step if trainer.args.load_best_model_at_end else None
     line: dict[str, Any] = plain(
@@ -125,6 +129,22 @@ def trained(
         }
     )
     return line
+
+
+@contextmanager
+def _writing(checkpoints: Path) -> Iterator[None]:
+    """What the disk refuses the Trainer is a StorageError; TensorBoard's thread, which it ends too, says nothing."""
+    hook = threading.excepthook
+    threading.excepthook = lambda told: None if isinstance(told.exc_value, OSError) else hook(told)
+    try:
+        with refusals():
+            yield
+    except BrokenPipeError:  # of whoever reads what is printed
+        raise
+    except OSError as error:
+        raise storage_error("write", checkpoints, error) from error
+    finally:
+        threading.excepthook = hook
 
 
 class Sweep(NamedTuple):

@@ -175,13 +175,24 @@ def quiet_bars() -> Iterator[None]:
 
 
 @contextmanager
-def saving() -> Iterator[None]:
-    """Around transformers and safetensors that write: no bar, and what the disk refuses is an OSError, as usual."""
+def saving(folder: Path) -> Iterator[None]:
+    """Around transformers and safetensors that write there: no bar, and `refusals`.
+
+    Weights may be read by whoever may read config.json: safetensors makes files for their owner alone.
+    """
+    with quiet_bars(), refusals():
+        yield
+        for weights in folder.glob("*.safetensors"):
+            shutil.copymode(folder / CONFIG, weights)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Around safetensors that writes: what the disk refuses is an OSError, as usual."""
     from safetensors import SafetensorError
 
     try:
-        with quiet_bars():
-            yield
+        yield
     except SafetensorError as error:
         refused = re.search(r"os error (\d+)", str(error))
         if refused is None:
@@ -216,7 +227,7 @@ def save_tower(folder: Path, side: Side, backbone: nn.Module, head: Head) -> lis
 
     where = folder / f"{side}_encoder"
     where.mkdir(parents=True, exist_ok=True)
-    with saving():
+    with saving(where):
         backbone.save_pretrained(where)  # type: ignore[operator]  # a transformers model
         save_file({name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}, where / HEAD)
     return [f"{where.name}/{name}" for name in (CONFIG, WEIGHTS, HEAD)]
