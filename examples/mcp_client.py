@@ -1,4 +1,4 @@
-"""Ask a bundle as a program for language models would: start `bpr mcp` and call a tool. Run by the tests."""
+"""Ask a bundle as a program for language models would, through `bpr mcp`: python mcp_client.py NAME.bpr QUESTION"""
 
 import asyncio
 import sys
@@ -12,4 +12,4 @@ async def main(bundle: str, question: str) -> None:
         print((await client.call_tool("search", {"question": question, "k": 2})).content[0].text)
 
 
-asyncio.run(main(*sys.argv[1:]))
+asyncio.run(main(*sys.argv[1:])) if len(sys.argv) == 3 else sys.exit(__doc__)
