@@ -123,7 +123,7 @@ def prepare(data: Path, work: Path, with_twin: bool) -> None:
         part = passages.with_suffix(".part")
         part.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), encoding="utf-8")
         part.rename(passages)
-    if not bundle.exists():
+    if not (bundle / "manifest.json").exists():  # an index that was stopped goes on
         run("index squad.bpr", 35, bpr("index", passages, "-o", bundle))
     if not (work / "codes" / "gold.npy").exists():
         run("codes", 1, script("indexes", work / "codes", "--from", bundle, asked, "--prefix", PREFIX))

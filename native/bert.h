@@ -59,7 +59,7 @@ std::size_t attention_floats(std::size_t rows, std::size_t size);
 
 extern const BertKernels kBertPortable;
 #if defined(BPR_X86)
-extern const BertKernels kBertAvx2;
+extern const BertKernels kBertAvx2, kBertAvx512;
 #endif
 
 // ── The network ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,7 @@ std::vector<const Kernels*> find_levels() {
     std::vector<const Kernels*> found = {&kPortable};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt")) found.push_back(&kAvx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("fma"))
+        __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma"))
         found.push_back(&kAvx512);
     return found;
 }

@@ -103,6 +103,6 @@ void row_distances(const std::uint8_t* codes, std::size_t rows, std::size_t byte
 
 }  // namespace
 
-const Kernels kAvx512 = {"avx512", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_avx2, products_avx2, &kBertAvx2};
+const Kernels kAvx512 = {"avx512", kTileRows, sizeof(V), kChunkInputs, row_distances, tile_distances, row_scores_avx2, products_avx2, &kBertAvx512};
 
 }  // namespace bpr
