@@ -87,11 +87,15 @@ def commit() -> str | None:
 
 
 def is_current(name: str, result: dict[str, Any]) -> bool:
-    """Whether nothing that the benchmark NAME may depend on has changed since this was measured."""
-    measured = str(result.get("commit") or "-dirty")
+    """Whether nothing that the benchmark NAME may depend on has changed since this, and each part, was measured."""
+    parts = [part["commit"] for part in result.values() if isinstance(part, dict) and "commit" in part]
+    measured = {str(each or "-dirty") for each in (result.get("commit"), *parts)}
     others = [f":!{path}" for path, names in ALONE.items() if name not in names]
     others += [f":!{path}" for path in TEXT if name in WITHOUT_TEXT]
-    return not measured.endswith("-dirty") and git("diff", "--quiet", measured, "--", *CODE, *others) is not None
+    return all(
+        not each.endswith("-dirty") and git("diff", "--quiet", each, "--", *CODE, *others) is not None
+        for each in measured
+    )
 
 
 def stamp() -> dict[str, Any]:

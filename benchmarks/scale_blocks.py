@@ -119,6 +119,7 @@ def load(results: Results) -> str:
     found = results("load")
     over, soak, many = found["overload"], found["soak"], found["batching"]
     rounds = over["rounds"]
+    when = f", measured on commit {soak['commit']}," if soak["commit"] != found["commit"] else ""
 
     def mean(name: str) -> float:
         return float(sum(each[name] for each in rounds) / len(rounds))
@@ -127,8 +128,8 @@ def load(results: Results) -> str:
 second, with single
 ones {many["batch 1"]["per_second"]:,.0f}. The peak is {mean("peak_per_second"):,.0f} answers a second; asked five
 times that, it gives
-{mean("goodput_per_second"):,.0f}. The soak is {soak["seconds"] / 60:.0f} minutes at {soak["rate"]:,.0f} requests a
-second: {soak["replies"]:,} answers.
+{mean("goodput_per_second"):,.0f}. The soak{when} is {soak["seconds"] / 60:.0f} minutes at {soak["rate"]:,.0f}
+requests a second: {soak["replies"]:,} answers.
 
 {bars(found["figures"])}"""
 

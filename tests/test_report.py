@@ -264,6 +264,7 @@ def test_a_figure_is_current_until_what_it_may_depend_on_changes(monkeypatch, tm
     measured = {"commit": common.commit()}
     names = ("scan", "cluster", "encode")
     assert all(common.is_current(name, measured) for name in names)
+    assert not common.is_current("scan", {**measured, "part": {"commit": "of another day"}})
     file.write_text("after")
     assert {name for name in names if common.is_current(name, measured)} == current
 
