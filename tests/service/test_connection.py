@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import select
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -384,6 +386,28 @@ def test_an_old_client_is_refused_and_its_connection_closed(full: Any, connectio
 def test_a_question_with_an_address_of_its_own_is_refused_by_the_guard(full: Any, connection: socket.socket) -> None:
     connection.sendall(posted(QUESTION, "/v1/search?a=b"))
     is_overloaded(one_reply(connection))
+
+
+def test_whoever_comes_with_the_one_that_there_is_room_for_is_refused_before_the_guard(process: Process) -> None:
+    """Eight requests are there at one look: the guard, which takes ten times as long, puts other headers first."""
+    name = secrets.token_hex(8)
+    with ExitStack() as stack:
+        many = [stack.enter_context(process.connect()) for _ in range(8)]
+        for each in many:
+            each.sendall(GET)
+            assert one_reply(each).status_code == 200  # it was accepted
+        process.popen.send_signal(signal.SIGSTOP)
+        for each in many:
+            each.sendall(posted({"question": f"hold {name}", "k": 1}))
+        process.popen.send_signal(signal.SIGCONT)
+        seen = eventually(lambda: len(found := select.select(many, [], [], 0)[0]) >= 7 and found, "seven replies")
+        refusals = [one_reply(each) for each in seen]
+        process.let_go(name)
+        (last,) = set(many) - set(seen)
+        assert one_reply(last).status_code == 200
+    for each in refusals:
+        is_overloaded(each)
+        assert next(iter(each.headers)) == HEADERS[0][0].decode()
 
 
 def test_who_asks_twice_on_one_connection_waits_for_himself(process: Process, connection: socket.socket) -> None:

@@ -23,7 +23,7 @@ from .metrics import Metrics
 from .settings import Settings
 
 HEAD_BYTES = 32 << 10  # of a request's line and headers
-PAUSE = 0.004  # seconds between two looks at the network, while there is no room
+PAUSE = 0.006  # seconds between two looks at the network, while there is no room
 FULL = b"HTTP/1.1 429 Too Many Requests\r\n"
 # One whole request as almost every client writes it; what reads it otherwise goes through the parser.
 _OTHER = rb"(?:(?!(?i:transfer-encoding|content-length|connection|expect|upgrade|x-request-id))[!-9;-~]+:[\t -~]*\r\n)*"
@@ -92,10 +92,13 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The whole head: the request begins, or is refused."""
         self._stop_waiting()
-        if self._refuses() and self._is_question():
+        is_question = self._is_question()
+        if is_question and self._refuses():
             self._refuse()
-        else:
-            super().on_headers_complete()
+            return
+        super().on_headers_complete()
+        if is_question:
+            self.gate.expect(self.loop)
 
     def _watch(self) -> None:
         if self._missing is not None and self._timer is None and not self.transport.is_closing():

@@ -68,19 +68,28 @@ class Gate:
         """Closed until the engine is warm."""
         self.ready, self.draining = False, False
         self.inside, self.buffered = 0, 0
+        self._coming = 0  # let through by their connections, and not seen by the guard yet
         self._settings, self._metrics = settings, metrics
 
     def check(self) -> None:
         """Refused, if there is no room for one more."""
         if self.draining or not self.ready:
             raise _unavailable("stopping" if self.draining else "starting")
-        if self.is_full:
+        if self.inside >= self._settings.in_flight:
             raise self.full()
 
     @property
     def is_full(self) -> bool:
-        """Whether as many are in as may be."""
-        return self.inside >= self._settings.in_flight
+        """Whether as many are in, or on their way, as may be: whoever comes now would be refused by the guard."""
+        return self.inside + self._coming >= self._settings.in_flight
+
+    def expect(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One more is on its way, in a task that was begun just now; after its first step it is in, or it is not."""
+        self._coming += 1
+        loop.call_soon(self._seen)
+
+    def _seen(self) -> None:
+        self._coming -= 1
 
     def full(self) -> Refused:
         """What one more is told."""
@@ -167,12 +176,26 @@ class Guard:
         return Refused(413, "too_large", f"a request may have {self._settings.body:,} bytes: ask in parts", CLOSE)
 
     async def _body(self, receive: Receive) -> bytes:
-        """All of it, in so much time."""
+        """All of it, in so much time.
+
+        Not by wait_for, which before Python 3.12 is a task of its own: a body that is here is read in the first step.
+        """
+        reading, late = asyncio.current_task(), False
+
+        def give_up() -> None:
+            nonlocal late
+            late = reading is not None and reading.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self._settings.body_time, give_up)
         try:
-            return await asyncio.wait_for(self._whole_body(receive), self._settings.body_time)
-        except asyncio.TimeoutError:
-            late = f"the body did not arrive within {self._settings.body_time:g} s"
-            raise Refused(408, "request_timeout", late, CLOSE) from None
+            return await self._whole_body(receive)
+        except asyncio.CancelledError:
+            if not late:
+                raise  # the service stops
+            message = f"the body did not arrive within {self._settings.body_time:g} s"
+            raise Refused(408, "request_timeout", message, CLOSE) from None
+        finally:
+            timer.cancel()
 
     async def _whole_body(self, receive: Receive) -> bytes:
         """All of it, if there is room for it beside those of others."""
