@@ -235,6 +235,7 @@ def test_no_benchmark_runs_what_is_anothers_alone():
     for file in (common.HOME / "benchmarks").glob("*.py"):
         imported = set(re.findall(r"^ *(?:from|import) (\w+)", file.read_text(), re.MULTILINE))
         assert file.stem == "drawings" or not imported & alone, file  # what draws measures nothing
+        assert file.stem == "load" or '"serve"' not in file.read_text(), file
 
 
 @pytest.mark.parametrize(
@@ -246,6 +247,7 @@ def test_no_benchmark_runs_what_is_anothers_alone():
         ("benchmarks/speed_blocks.py", {"scan", "cluster", "encode"}),
         ("src/bpr/training/convert.py", {"scan", "cluster", "encode"}),
         ("src/bpr/cluster/fleet.py", {"scan", "encode"}),
+        ("src/bpr/service/guard.py", {"scan", "cluster", "encode"}),
         ("src/bpr/encoder.py", {"scan", "cluster"}),
         ("benchmarks/answers.py", {"scan", "cluster", "encode"}),
         ("src/bpr/codes.py", set()),
