@@ -154,6 +154,23 @@ def test_a_replica_that_hangs_is_not_waited_for(twice: ClusterRetriever) -> None
         hanging.resume()
 
 
+def test_of_three_replicas_two_may_hang(cluster: Any, tmp_path: Path) -> None:
+    """A second call may go to the other one that hangs, and so may a third."""
+    folder = make(tmp_path, 1)
+    with served(folder, 3) as opened:
+        wanted = opened.search(vectors=ASKED, k=10)
+        hanging = replicas(opened, 0)[:2]
+        for each in hanging:
+            each.suspend()
+        try:
+            for _ in range(6):
+                found, _ = opened.search_timed(vectors=ASKED, k=10, deadline=time.monotonic() + 10)
+                assert found == wanted
+        finally:
+            for each in hanging:
+                each.resume()
+
+
 def test_with_one_replica_a_kill_is_a_clear_error_and_then_over(cluster: Any, tmp_path: Path) -> None:
     folder = make(tmp_path, 2)
     with served(folder, 1) as opened:

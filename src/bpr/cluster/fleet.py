@@ -1,8 +1,8 @@
 """The shards of one generation on Ray Serve: one deployment for each, with as many replicas as are wanted.
 
 front.py asks it. Serve starts replicas, watches them and routes to them; here is only what it leaves to its callers: a
-call whose replica is lost is made again, a late one is made a second time (hedged), and of all replies of a shard one
-is taken.
+call whose replica is lost is made again, a late one is made once more (hedged), and of all replies of a shard one is
+taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from . import rays
 PATIENCE = 5.0  # seconds for a call that has no deadline of its own
 START = 120.0  # seconds until all replicas must be up
 PAUSE, LONGEST_PAUSE = 0.02, 0.5  # seconds before a call is made again; twice as long each time
-HEDGE_LEAST, HEDGE_TIMES = 0.05, 4.0  # a call is late after so many seconds, and so many times the usual time
+# A call is late after so many seconds, and so many times the usual time; one more is late after twice as long, and so
+# on: Serve may send the second where the first hangs, and shards that are all slow must not be asked ever more.
+HEDGE_LEAST, HEDGE_TIMES = 0.05, 4.0
 USUAL = 0.9  # how much of the usual time a new reply leaves as it was
 QUEUE = 32  # calls that one replica takes at once; they are worked on one after the other
 
@@ -185,29 +187,29 @@ class RayFleet:
         return replies
 
     async def _asked(self, number: int, method: str, arguments: tuple[Any, ...], until: float) -> Any:
-        """One shard's reply: called again when a replica is lost, and a second time when it is late."""
+        """One shard's reply: called again when a replica is lost, and once more each time it is late."""
         kind, handle = str((method, *arguments[:1]) if method == "ask" else method), self._handles[number]
-        running: set[asyncio.Future[Any]] = set()
-        hedged, pause, lost, started = self._size.replicas < 2, PAUSE, "", 0.0
+        running: dict[asyncio.Future[Any], float] = {}  # calls, and when each was made
+        pause, lost, usual = PAUSE, "", self._usual.get(kind, HEDGE_LEAST)
+        patience = max(HEDGE_LEAST, HEDGE_TIMES * usual) if self._size.replicas > 1 else float("inf")
         try:
             while (left := until - time.monotonic()) > 0:
                 if not running:
-                    started = time.monotonic()
-                    running.add(asyncio.ensure_future(_called(handle, method, arguments)))
-                wait = left if hedged else min(left, max(HEDGE_LEAST, HEDGE_TIMES * self._usual.get(kind, HEDGE_LEAST)))
-                done, running = await asyncio.wait(running, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                    running[_called(handle, method, arguments)] = time.monotonic()
+                done, _ = await asyncio.wait(running, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
+                    took = time.monotonic() - running.pop(each)
                     try:
                         reply = each.result()
                     except (RayError, RayServeException, TimeoutError) as error:
                         lost = type(error).__name__
                         continue
-                    self._usual[kind] = USUAL * self._usual.get(kind, 0.0) + (1 - USUAL) * (time.monotonic() - started)
+                    self._usual[kind] = USUAL * self._usual.get(kind, 0.0) + (1 - USUAL) * took
                     return _opened(reply) if method == "ask" else reply
-                if not done and not hedged:
-                    hedged = True
-                    running.add(asyncio.ensure_future(_called(handle, method, arguments)))
-                elif done and not running:
+                if not done and patience < left:
+                    patience *= 2
+                    running[_called(handle, method, arguments)] = time.monotonic()
+                elif not running:
                     await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
                     pause = min(2 * pause, LONGEST_PAUSE)
             raise DeadlineExceeded(lost)
@@ -247,13 +249,16 @@ async def _handles(names: Sequence[str]) -> list[Any]:
     return [serve.get_app_handle(name) for name in names]
 
 
-async def _called(handle: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-    response = getattr(handle, method).remote(*arguments)
-    try:
-        return await response
-    except asyncio.CancelledError:  # nobody waits any more: it need not be done
-        response.cancel()
-        raise
+def _called(handle: Any, method: str, arguments: tuple[Any, ...]) -> asyncio.Future[Any]:
+    async def reply() -> Any:
+        response = getattr(handle, method).remote(*arguments)
+        try:
+            return await response
+        except asyncio.CancelledError:  # nobody waits any more: it need not be done
+            response.cancel()
+            raise
+
+    return asyncio.ensure_future(reply())
 
 
 def _opened(reply: tuple[str, Any]) -> Any:
