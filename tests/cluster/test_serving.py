@@ -189,7 +189,7 @@ def test_without_require_all_results_state_what_they_cover_until_all_are_back(cl
     folder = make(tmp_path, 2)
     with served(folder, 1, partial=True) as opened:
         wanted = opened.search(vectors=ASKED, k=10)
-        with Load(opened, wanted, 1.0, threads=1) as load:
+        with Load(opened, wanted, 0.4, threads=1) as load:  # less than it takes Serve to start another replica
             wait_for(lambda: load.good > 5, 10)
             [mine] = replicas(opened, 0)
             os.kill(mine.pid, signal.SIGKILL)
