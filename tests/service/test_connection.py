@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import select
+import selectors
 import signal
 import socket
 import threading
@@ -391,16 +391,18 @@ def test_a_question_with_an_address_of_its_own_is_refused_by_the_guard(full: Any
 def test_whoever_comes_with_the_one_that_there_is_room_for_is_refused_before_the_guard(process: Process) -> None:
     """Eight requests are there at one look: the guard, which takes ten times as long, puts other headers first."""
     name = secrets.token_hex(8)
-    with ExitStack() as stack:
+    with ExitStack() as stack, selectors.DefaultSelector() as waiting:
         many = [stack.enter_context(process.connect()) for _ in range(8)]
         for each in many:
+            waiting.register(each, selectors.EVENT_READ)
             each.sendall(GET)
             assert one_reply(each).status_code == 200  # it was accepted
         process.popen.send_signal(signal.SIGSTOP)
         for each in many:
             each.sendall(posted({"question": f"hold {name}", "k": 1}))
         process.popen.send_signal(signal.SIGCONT)
-        seen = eventually(lambda: len(found := select.select(many, [], [], 0)[0]) >= 7 and found, "seven replies")
+        replied = eventually(lambda: len(found := waiting.select(0)) >= 7 and found, "seven replies")
+        seen = [key.fileobj for key, _ in replied]
         refusals = [one_reply(each) for each in seen]
         process.let_go(name)
         (last,) = set(many) - set(seen)
