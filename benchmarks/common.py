@@ -35,8 +35,10 @@ CODE = (
 ALONE = {
     "src/bpr/cluster": ("cluster",),
     "src/bpr/service": ("load",),
+    "src/bpr/bench.py": ("scan", "filters", "memory"),  # the others take no more from it than a record, or a pause
     "benchmarks/cluster.py": ("cluster",),
     "benchmarks/load.py": ("load",),
+    "benchmarks/scan.py": ("scan",),
     "benchmarks/answers.py": ("reader", "reader-time"),
     "benchmarks/indexes.py": ("indexes",),
 }

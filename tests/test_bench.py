@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from bpr.stages import search
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     monkeypatch.setattr(bench, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(bench, "WAKE_SECONDS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,21 @@ def test_settings_are_compared():
     assert set(rows[0].times) == {"faiss", "usearch exact", "read once"} and set(rows[1].times) == {"authors' path"}
     slowest = max(t.best for t in timings[:5] if t.system.startswith("faiss"))
     assert rows[0].times["faiss"] <= slowest / rows[0].ours
+
+
+def test_after_a_peer_the_cores_are_woken_before_anyone_is_timed(monkeypatch):
+    calls = []
+    monkeypatch.setattr(bench, "settle", lambda threads: calls.append(f"settle {threads}"))
+    systems = {name: lambda name=name: calls.append(name) for name in ("bpr", "faiss heap")}
+    bench.Setting(threads=3, rounds=2).take_turns("candidates", systems)
+    assert calls == ["bpr", "faiss heap", "settle 3"] * 2
+    monkeypatch.undo()
+    monkeypatch.setattr(bench, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(bench, "WAKE_SECONDS", 0.02)
+    monkeypatch.setattr(kernels, "read_all", lambda codes, limits: calls.append(limits.threads))
+    begun = time.perf_counter()
+    bench.settle(2)
+    assert time.perf_counter() - begun >= 0.03 and calls[6:] and {*calls[6:]} == {2}
 
 
 def test_without_peers_only_we_are_measured(data):

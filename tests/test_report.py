@@ -236,6 +236,8 @@ def test_no_benchmark_runs_what_is_anothers_alone():
         imported = set(re.findall(r"^ *(?:from|import) (\w+)", file.read_text(), re.MULTILINE))
         assert file.stem == "drawings" or not imported & alone, file  # what draws measures nothing
         assert file.stem == "load" or '"serve"' not in file.read_text(), file
+        turns = re.search(r"^from bpr.bench import (?!Timing$)", file.read_text(), re.MULTILINE)
+        assert not turns or file.stem in common.ALONE["src/bpr/bench.py"], file
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,9 @@ def test_no_benchmark_runs_what_is_anothers_alone():
         ("benchmarks/answers.py", {"scan", "cluster", "encode"}),
         ("src/bpr/codes.py", set()),
         ("native/scan.cpp", set()),
-        ("benchmarks/scan.py", set()),
+        ("src/bpr/bench.py", {"cluster", "encode"}),
+        ("benchmarks/scan.py", {"cluster", "encode"}),
+        ("benchmarks/live.py", set()),
     ],
 )
 def test_a_figure_is_current_until_what_it_may_depend_on_changes(monkeypatch, tmp_path, changed, current):
