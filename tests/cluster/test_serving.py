@@ -171,15 +171,16 @@ def test_of_three_replicas_two_may_hang(cluster: Any, tmp_path: Path) -> None:
                 each.resume()
 
 
-def test_with_one_replica_a_kill_is_a_clear_error_and_then_over(cluster: Any, tmp_path: Path) -> None:
+def test_with_one_replica_its_loss_is_a_clear_error_and_a_kill_soon_over(cluster: Any, tmp_path: Path) -> None:
     folder = make(tmp_path, 2)
     with served(folder, 1) as opened:
         wanted = opened.search(vectors=ASKED, k=10)
         [mine] = replicas(opened, 1)
-        os.kill(mine.pid, signal.SIGKILL)
-        started = time.monotonic()
+        mine.suspend()  # one that is killed may be back before anyone misses it
         with pytest.raises(DeadlineExceeded, match=r"shard 1 \(shard-000001-0001.bpr\)"):
             opened.search_timed(vectors=ASKED, k=10, deadline=time.monotonic() + 0.3)
+        mine.kill()
+        started = time.monotonic()
         found, _ = opened.search_timed(vectors=ASKED, k=10, deadline=time.monotonic() + 15)
         assert found == wanted
         assert time.monotonic() - started < 15
@@ -189,17 +190,18 @@ def test_without_require_all_results_state_what_they_cover_until_all_are_back(cl
     folder = make(tmp_path, 2)
     with served(folder, 1, partial=True) as opened:
         wanted = opened.search(vectors=ASKED, k=10)
-        with Load(opened, wanted, 0.4, threads=1) as load:  # less than it takes Serve to start another replica
+        with Load(opened, wanted, 3.0, threads=1) as load:
             wait_for(lambda: load.good > 5, 10)
             [mine] = replicas(opened, 0)
-            os.kill(mine.pid, signal.SIGKILL)
+            mine.suspend()  # one that is killed may be back before anyone misses it
             wait_for(lambda: any(share == 0.5 for _, share in load.shares), 10)
+            mine.kill()
             killed = time.monotonic()
             wait_for(lambda: load.shares[-1][1] == 1.0 and load.shares[-1][0] > killed, 15)
         assert {share for _, share in load.shares} == {0.5, 1.0}
-        # One that was killed between its rows and their texts cannot be left out any more: that is an error.
-        assert all(isinstance(each, DeadlineExceeded) for each in load.failed), load.failed
-        assert len(load.failed) <= 2
+        # One that is lost between its rows and their texts cannot be left out any more: that is an error, which names it.
+        assert all(isinstance(each, DeadlineExceeded) and "shard 0" in str(each) for each in load.failed), load.failed
+        assert len(load.failed) <= 1
 
 
 def test_a_new_generation_is_taken_over_without_a_failed_request(cluster: Any, tmp_path: Path) -> None:
