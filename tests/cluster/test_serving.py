@@ -199,7 +199,7 @@ def test_without_require_all_results_state_what_they_cover_until_all_are_back(cl
             killed = time.monotonic()
             wait_for(lambda: load.shares[-1][1] == 1.0 and load.shares[-1][0] > killed, 15)
         assert {share for _, share in load.shares} == {0.5, 1.0}
-        # One that is lost between its rows and their texts cannot be left out any more: that is an error, which names it.
+        # One that is lost between its rows and their texts cannot be left out any more: that is an error that names it.
         assert all(isinstance(each, DeadlineExceeded) and "shard 0" in str(each) for each in load.failed), load.failed
         assert len(load.failed) <= 1
 
