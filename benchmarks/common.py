@@ -24,7 +24,13 @@ RESULTS = HOME / "benchmarks" / "results"
 WRITTEN = ("benchmarks/results", "docs", "*.md")
 REPORTS = ("benchmarks/all.py", "benchmarks/common.py", "benchmarks/report.py", "benchmarks/*blocks.py")
 NOT_RUN = ("tests", "tools", "examples", ".ci", "Makefile", "benchmarks/drawings.py", "src/bpr/integrations")
-CONVERTING = ("cli/training.py", "training/convert.py", "training/foreign.py", "training/sentences.py")  # nor these
+CONVERTING = (  # nor these
+    "cli/training.py",
+    "training/averaging.py",
+    "training/convert.py",
+    "training/foreign.py",
+    "training/sentences.py",
+)
 GPU_ALONE = ("src/bpr/training/bytebert.py",)  # and no step of all.py has one
 CODE = (
     ".",

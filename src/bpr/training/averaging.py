@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from .. import model as models
-from ..disk import made_folder
 from ..errors import InvalidInput
 from ..model import Model
 from .biencoder import BiEncoder, Objective
@@ -36,8 +35,7 @@ def average(tuned: str | Path, start: str | Path, share: float, out: str | Path)
         raise InvalidInput(f"{tuned} shares one encoder and {start} has two: there is no mean of them")
     passage = _mixed(folder, start, "passage", share)
     question = passage if model.shared else _mixed(folder, start, "question", share)
-    with made_folder(target, whole=True):
-        return save(target, BiEncoder(question, passage, Objective()), model, tokenizer)
+    return save(target, BiEncoder(question, passage, Objective()), model, tokenizer)
 
 
 @torch.no_grad()
