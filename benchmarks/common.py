@@ -23,7 +23,8 @@ RESULTS = HOME / "benchmarks" / "results"
 # benchmark of a run would be dirty), what only reports, and what no benchmark runs.
 WRITTEN = ("benchmarks/results", "docs", "*.md")
 REPORTS = ("benchmarks/all.py", "benchmarks/common.py", "benchmarks/report.py", "benchmarks/*blocks.py")
-NOT_RUN = ("tests", "tools", "examples", ".ci", "Makefile", "benchmarks/drawings.py", "src/bpr/integrations")
+DRAWS = ("benchmarks/drawings.py", "src/bpr/plots.py")  # what was measured is drawn afterwards
+NOT_RUN = ("tests", "tools", "examples", ".ci", "Makefile", *DRAWS, "src/bpr/integrations")
 CONVERTING = (  # nor these
     "cli/training.py",
     "training/averaging.py",

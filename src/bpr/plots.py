@@ -7,9 +7,10 @@ nothing outside is changed, and the same numbers give the same bytes.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 TYPES = ("png", "svg")
 TICKS = [digit * 10**power for power in range(5) for digit in (1, 2, 5)]
+STRONG, PALE = "#4c6ef5", "#868e96"
 
 
 def available() -> bool:
@@ -89,15 +91,39 @@ def points(places: Mapping[str, tuple[float, float]], bold: Collection[str], acr
 
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.add_subplot()
-    for number, (name, (x, y)) in enumerate(places.items()):
-        shape, size = ("o", 8) if name in bold else ("s", 6)
-        axes.plot([x], [y], shape, color=f"C{number}", markersize=size, linestyle="none", label=name)
+    for name, place in places.items():
+        shape, size, color = ("o", 9, STRONG) if name in bold else ("s", 6, PALE)
+        axes.plot(*place, shape, color=color, markersize=size, zorder=3)
+    for name, place in _labels(places).items():
+        weight, color = ("bold", STRONG) if name in bold else ("normal", "black")
+        side = "left" if place[0] > places[name][0] else "right"
+        end = {"relpos": (float(side == "right"), 0.5), "shrinkA": 1, "shrinkB": 4}
+        line = {"arrowstyle": "-", "color": PALE, "linewidth": 0.7, **end}
+        how: dict[str, Any] = {"ha": side, "va": "center", "color": color, "weight": weight, "fontsize": "small"}
+        axes.annotate(name, places[name], place, arrowprops=line, **how)
     axes.set(xscale="log", xlabel=across, ylabel=up)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.margins(x=0.1)
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize="small")
     return _files(figure)
+
+
+def _labels(places: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Where each name stands: in a column right of the cheap half, or left of the dear one, and none upon another."""
+    costs, heights = zip(*places.values(), strict=True)
+    middle, aside = math.sqrt(min(costs) * max(costs)), (max(costs) / min(costs)) ** 0.05
+    gap = 0.055 * ((max(heights) - min(heights)) or 0.1 * max(heights))  # equal ones: a tenth is what is shown then
+    put: dict[str, tuple[float, float]] = {}
+    for dear in (False, True):
+        half = {name: place for name, place in places.items() if (place[0] > middle) == dear}
+        names = sorted(half, key=lambda name: -half[name][1])
+        column = [half[name][0] for name in names]
+        across = min(column, default=0) / aside if dear else max(column, default=0) * aside
+        height = math.inf
+        for name in names:
+            height = min(half[name][1], height - gap)
+            put[name] = across, height
+    return put
 
 
 def recall_against_time(
