@@ -397,6 +397,22 @@ async def test_what_is_cancelled_at_the_end_is_told_so_unless_its_reply_has_begu
         assert sent.status == 503 and sent.error["code"] == "unavailable"
 
 
+async def test_a_stop_while_a_body_arrives_is_not_said_to_be_the_body_s_fault() -> None:
+    asked, sent = asyncio.Event(), Sent()
+
+    async def never() -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    serving, gate = guarding(echo)
+    task = asyncio.create_task(serving(scope(), never, sent))
+    await asked.wait()
+    task.cancel()
+    await task
+    assert sent.status == 503 and sent.error["message"] == "the service is stopping: try again"
+    assert (gate.inside, gate.buffered) == (0, 0)
+
+
 @pytest.mark.parametrize("kind", ["websocket", "lifespan"])
 async def test_what_is_not_http_gets_nothing(kind: str) -> None:
     sent = Sent()
