@@ -18,7 +18,7 @@ from common import HOME, count
 from speed_blocks import best_of_variants
 
 IMAGES = HOME / "docs" / "images"
-COLORS = {"bpr": "#4c6ef5", "faiss": "#e8590c", "usearch exact": "#2b8a3e", "read once": "#868e96"}
+COLORS = {"bpr": plots.STRONG, "faiss": "#e8590c", "usearch exact": "#2b8a3e", "read once": plots.PALE}
 PART = 2  # of the scan's time: what an index may take in the plot of bytes
 Drawing = Callable[[Results], "bytes | None"]  # None: the results lack what it takes, and the picture stays as it is
 DRAWINGS: dict[str, Drawing] = {}

@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TYPES = ("png", "svg")
 TICKS = [digit * 10**power for power in range(5) for digit in (1, 2, 5)]
-STRONG, PALE = "#4c6ef5", "#868e96"
+STRONG, PALE = "#4c6ef5", "#868e96"  # what is ours; what stands beside it
 
 
 def available() -> bool:
@@ -91,16 +91,15 @@ def points(places: Mapping[str, tuple[float, float]], bold: Collection[str], acr
 
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.add_subplot()
-    for name, place in places.items():
-        shape, size, color = ("o", 9, STRONG) if name in bold else ("s", 6, PALE)
-        axes.plot(*place, shape, color=color, markersize=size, zorder=3)
     for name, place in _labels(places).items():
-        weight, color = ("bold", STRONG) if name in bold else ("normal", "black")
-        side = "left" if place[0] > places[name][0] else "right"
-        end = {"relpos": (float(side == "right"), 0.5), "shrinkA": 1, "shrinkB": 4}
-        line = {"arrowstyle": "-", "color": PALE, "linewidth": 0.7, **end}
-        how: dict[str, Any] = {"ha": side, "va": "center", "color": color, "weight": weight, "fontsize": "small"}
-        axes.annotate(name, places[name], place, arrowprops=line, **how)
+        ours, aside = name in bold, place[0] > places[name][0]
+        shape, size, color = ("o", 9, STRONG) if ours else ("s", 6, PALE)
+        axes.plot(*places[name], shape, color=color, markersize=size, zorder=3 + ours)
+        line = {"arrowstyle": "-", "color": PALE, "linewidth": 0.7, "relpos": (float(not aside), 0.5), "shrinkB": 4}
+        text = axes.annotate(name, places[name], place, arrowprops=line, va="center", fontsize="small")
+        text.set(
+            ha="left" if aside else "right", weight="bold" if ours else "normal", color=STRONG if ours else "black"
+        )
     axes.set(xscale="log", xlabel=across, ylabel=up)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.margins(x=0.1)
