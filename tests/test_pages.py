@@ -43,3 +43,18 @@ def test_files_of_native_that_are_named_exist():
     page = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
     named = re.findall(r"native/\w+\.cpp", page)
     assert named and all((ROOT / name).exists() for name in named)
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_picture_of_the_readme_leads_to_the_command_that_made_it():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\[!\[[^]]+\]\((docs/images/[\w.-]+)\)\]\((docs/[\w-]+\.md)#([\w-]+)\)", readme)
+    assert len(linked) == readme.count("![") >= 3
+    for image, page, anchor in linked:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        sections = {slug(part.splitlines()[0]): part for part in re.split(r"^#+ ", text, flags=re.M)[1:]}
+        command = r"python benchmarks/\w+\.py|bpr compare \S|BPR_SCREENSHOTS=\S+ pytest"
+        assert (ROOT / image).exists() and re.search(command, sections[anchor]), f"{image}: {page}#{anchor}"
